@@ -40,7 +40,11 @@ LAB_SETTINGS = {
 
 
 class Stop(Exception):
-    """What is missing, in words for the person at the keyboard."""
+    """What is missing, in words for the person at the keyboard; `touched` if an installation broke off half-way."""
+
+    def __init__(self, words: str, touched: bool = False) -> None:
+        super().__init__(words)
+        self.touched = touched
 
 
 def main(arguments: List[str]) -> int:
@@ -84,12 +88,17 @@ def ensure_environment() -> None:
     if up_to_date():
         return
     base = find_python(sys.version_info[:2], sys.executable)
-    if UNFINISHED.exists() or not works(python()):
+    if UNFINISHED.exists() or not works(python(), "pip"):
         create(base)
     UNFINISHED.write_text("an installation began and did not end\n", encoding="utf-8")
     if STAMP.exists():
         STAMP.unlink()
-    install()
+    try:
+        install()
+    except Stop as stop:
+        if not stop.touched:
+            UNFINISHED.unlink()
+        raise
     write_lab_settings()
     STAMP.write_text(fingerprint(), encoding="utf-8")
     UNFINISHED.unlink()
@@ -118,14 +127,14 @@ def find_python(version: Tuple[int, int], executable: str) -> str:
         return executable
     for name in SUITABLE:
         path = shutil.which(name)
-        if path and works(path):
+        if path and works(path, "ensurepip"):
             return path
     raise Stop(advice.python_too_old(version, OLDEST))
 
 
-def works(path: str) -> bool:
-    """True if this Python starts and can run pip's machinery."""
-    return ask(path, "import sys, ensurepip; print(sys.version_info >= %r)" % (OLDEST,)) == "True"
+def works(path: str, module: str) -> bool:
+    """True if this Python starts, is new enough and has `module`."""
+    return ask(path, "import sys, %s; print(sys.version_info >= %r)" % (module, OLDEST)) == "True"
 
 
 def ask(path: str, code: str) -> Optional[str]:
@@ -174,7 +183,9 @@ def pip(arguments: List[str], quiet: bool = False) -> None:
             if not quiet and not line.startswith("Requirement already"):
                 sys.stdout.write(line)
     if process.returncode:
-        raise Stop(advice.explain_install("".join(lines), shutil.disk_usage(str(ROOT)).free))
+        output = "".join(lines)
+        words = advice.explain_install(output, shutil.disk_usage(str(ROOT)).free)
+        raise Stop(words, touched="Installing collected packages" in output)
 
 
 def write_lab_settings() -> None:

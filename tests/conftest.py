@@ -1,0 +1,50 @@
+"""Settings for every test: threads shared among workers, slow tests on request, a marker per lesson."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+THREADS = max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+# Before torch is first imported, here and in the kernels and processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+os.environ.setdefault("MPLBACKEND", "agg")
+
+LESSON = re.compile(r"(?:lesson_?|/)(\d\d)_?\w*\.(?:ipynb|py)$")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The repository's root."""
+    return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def gsm8k() -> Path:
+    """The folder with real GSM8K files, named by LOGRA_GSM8K; skips with a sentence where there is none."""
+    folder = os.environ.get("LOGRA_GSM8K")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("No GSM8K files here: set LOGRA_GSM8K to a folder that holds test.jsonl.")
+    return Path(folder)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give a lesson's tests its marker, and leave slow tests out unless `-m` speaks of them."""
+    for item in items:
+        found = LESSON.search(item.path.as_posix())
+        if found and int(found[1]) <= 10:
+            item.add_marker(f"lesson{found[1]}")
+    if "slow" in config.option.markexpr or config.option.keyword:
+        return
+    named = any("::" in argument for argument in config.args)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow and not named:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
