@@ -1,0 +1,44 @@
+"""The seams for data parallelism and sharding, with their one-process defaults.
+
+`method` knows no process groups. Whatever must be summed over replicas, and whichever rows of a weight
+live here, it asks of two injected objects; `logra_lab.scale` has the distributed ones.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Reduce(Protocol):
+    """Sums over the replicas of data parallelism."""
+
+    def sketch(self, flat: Tensor) -> None:
+        """Reduce one flat sketch buffer in place (a sum or a mean, as the trainer's loss needs)."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of a small tensor over all replicas; every replica gets the same."""
+
+
+class Rows(Protocol):
+    """Which rows of a weight live in this process."""
+
+    def local(self, weight: Tensor) -> tuple[Tensor, int]:
+        """The local rows [d', k] of a parameter, as memory that can be written, and their first row's index."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of a small tensor over the processes that hold the other rows."""
+
+
+class OneProcess:
+    """Both seams for a single process: nothing to sum, every row is here."""
+
+    def sketch(self, flat: Tensor) -> None:
+        return None
+
+    def total(self, values: Tensor) -> Tensor:
+        return values
+
+    def local(self, weight: Tensor) -> tuple[Tensor, int]:
+        return weight.data, 0
