@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         found = LESSON.search(item.path.as_posix())
         if found and int(found[1]) <= 10:
             item.add_marker(f"lesson{found[1]}")
-    if "slow" in config.option.markexpr or config.option.keyword:
+    if "slow" in config.option.markexpr:
         return
     named = any("::" in argument for argument in config.args)
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -39,7 +39,10 @@ SYMPTOMS = (  # the first that matches a line of pip's output is the cause
         "A package of the lock is not to be had for this machine ({what}). Is this Linux, macOS on Apple silicon, "
         "or Windows, with a 64-bit Python? See TROUBLESHOOTING.md.",
     ),
-    (r"Permission denied|Errno 13", "Files here can't be written. Is the repository in a folder that is yours?"),
+    (
+        r"Permission denied|Errno 13",
+        "Files here can't be written. Is the repository in a folder that is yours?",
+    ),
 )
 
 

@@ -54,8 +54,8 @@ def main(arguments: List[str]) -> int:
         "lab": lab,
         "test": lambda rest: test(rest, slow=False),
         "test-slow": lambda rest: test(rest, slow=True),
-        "notebooks": lambda rest: run([python(), "tools/build_notebooks.py"] + rest),
-        "timings": lambda rest: run([python(), "tools/timings.py"] + rest),
+        "notebooks": lambda rest: run([python(), "-m", "tools.build_notebooks"] + rest),
+        "timings": lambda rest: run([python(), "-m", "tools.build_notebooks", "--timings"] + rest),
         "lint": lint,
         "smollm": smollm,
         "python": lambda rest: run([python()] + rest),
@@ -140,7 +140,9 @@ def works(path: str, module: str) -> bool:
 def ask(path: str, code: str) -> Optional[str]:
     """What a Python prints for a line of code, None if it can't."""
     try:
-        done = subprocess.run([path, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
+        done = subprocess.run(
+            [path, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8").strip() if done.returncode == 0 else None
@@ -152,7 +154,9 @@ def create(base: str) -> None:
     if trouble:
         raise Stop(trouble)
     print("Making the environment in .venv with %s. The first time takes some minutes." % base)
-    done = subprocess.run([base, "-m", "venv", "--clear", str(VENV)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [base, "-m", "venv", "--clear", str(VENV)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     if done.returncode:
         raise Stop(advice.no_venv(done.stdout.decode("utf-8", "replace"), base))
 
@@ -174,9 +178,12 @@ def pip(arguments: List[str], quiet: bool = False) -> None:
     command = [python(), "-m", "pip", "--disable-pip-version-check"] + arguments
     LOG.parent.mkdir(exist_ok=True)
     lines = []
-    with subprocess.Popen(
-        command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True
-    ) as process, LOG.open("a", encoding="utf-8") as log:
+    with (
+        subprocess.Popen(
+            command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True
+        ) as process,
+        LOG.open("a", encoding="utf-8") as log,
+    ):
         for line in process.stdout:
             lines.append(line)
             log.write(line)
@@ -209,7 +216,9 @@ def lab(rest: List[str]) -> int:
     options = []
     if not has_browser():
         options.append("--no-browser")
-        print("There is no browser on this machine. Open the address that JupyterLab prints below, token and all.")
+        print(
+            "There is no browser on this machine. Open the address that JupyterLab prints below, token and all."
+        )
     return run(lab_command() + options + rest)
 
 
@@ -225,7 +234,9 @@ def has_browser() -> bool:
     """True if this machine can show a page."""
     import webbrowser
 
-    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    if sys.platform.startswith("linux") and not (
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    ):
         return bool(os.environ.get("BROWSER"))
     try:
         webbrowser.get()
@@ -248,7 +259,7 @@ def test(rest: List[str], slow: bool) -> int:
 def lint(rest: List[str]) -> int:
     """Check style and formatting with ruff, and the notebooks against their sources."""
     steps = [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."]]
-    steps.append(["tools/build_notebooks.py", "--check"])
+    steps.append(["-m", "tools.build_notebooks", "--check"])
     return max([run([python()] + step) for step in steps])
 
 

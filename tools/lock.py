@@ -98,7 +98,9 @@ def needs(name: str, extra: str) -> Iterator[Requirement]:
     try:
         texts = distribution(name).requires or []
     except PackageNotFoundError:
-        raise SystemExit(f"{name} is needed but not installed here. Install it, run the tests, lock again.") from None
+        raise SystemExit(
+            f"{name} is needed but not installed here. Install it, run the tests, lock again."
+        ) from None
     for text in texts:
         wanted = Requirement(text)
         if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
