@@ -44,10 +44,11 @@ def load_state_dict(optimizer: LoGRA, state: Mapping[str, Any]) -> None:
     own = state.get("logra")
     if not isinstance(own, Mapping):
         raise ValueError(
-            f"this is no LoGRA state, its parts are {sorted(state)}: load the file that LoGRA.state_dict() was saved to"
+            f"this is no LoGRA state, its parts are {sorted(state)}: "
+            "load the file that LoGRA.state_dict() was saved to"
         )
     _refuse_other_configuration(optimizer, own)
-    weights = {target.name: optimizer.local(target) for target in optimizer.targets}
+    weights = {target.name: optimizer.weights.local(target) for target in optimizer.targets}
     for name, weight in weights.items():
         optimizer.precision.check_state(name, weight, own["precision"][name])
     for name, weight in weights.items():

@@ -25,7 +25,7 @@ from .values import NonFiniteSketch
 
 @dataclass(frozen=True)
 class Rule:
-    """One step's numbers. `step_size` is the learning rate ("lr") or the update ratio ("paper"); `step` is t."""
+    """The numbers of one step; `step_size` is the learning rate or the update ratio, `step` is t = 1, 2, …"""
 
     name: str
     step_size: float
@@ -101,8 +101,9 @@ def _refuse_non_finite(names: Sequence[str], sketches: Sequence[Tensor]) -> None
     bad = [name for name, probe in zip(names, probes, strict=True) if probe != 0]
     if bad:
         raise NonFiniteSketch(
-            f"the sketch of {', '.join(bad[:3])}{' …' if len(bad) > 3 else ''} is not finite (NaN or infinity): "
-            "look for an overflow in the loss or the inputs, then zero_grad() and go on; nothing was changed"
+            f"the sketch of {', '.join(bad[:3])}{' …' if len(bad) > 3 else ''} is not finite "
+            "(NaN or infinity): look for an overflow in the loss or the inputs, then zero_grad() and go on; "
+            "nothing was changed"
         )
 
 

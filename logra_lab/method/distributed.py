@@ -25,7 +25,7 @@ class Rows(Protocol):
     """Which rows of a weight live in this process."""
 
     def local(self, weight: Tensor) -> tuple[Tensor, int]:
-        """The local rows [d', k] of a parameter, as memory that can be written, and their first row's index."""
+        """The local rows [d', k] of a parameter, as writable memory, and the index of the first."""
 
     def total(self, values: Tensor) -> Tensor:
         """The sum of a small tensor over the processes that hold the other rows."""

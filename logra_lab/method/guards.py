@@ -44,7 +44,7 @@ def check_arguments(
         for name, value in {"lr": lr, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm}.items():
             if value:
                 raise ValueError(
-                    f'{name}={value} has no meaning under rule="paper": use update_ratio, or rule="lr"'
+                    f'{name}={value} means nothing under rule="paper": use update_ratio, or rule="lr"'
                 )
     if halves not in ("device", "host"):
         raise ValueError(f'halves={halves!r}: choose "device" or "host"')
@@ -78,13 +78,13 @@ def _check_region(
         )
     if weight_decay:
         raise ValueError(
-            f"trust_region with weight_decay={weight_decay}: α can't scale the decay, which would move the policy "
-            "unseen: set weight_decay=0 or train without a trust region"
+            f"trust_region with weight_decay={weight_decay}: α can't scale the decay, which would move the "
+            "policy unseen: set weight_decay=0 or train without a trust region"
         )
     if region.verify and config["precision"] != "fp32":
         raise ValueError(
-            f'verify=True with precision="{config["precision"]}": in bf16 the measured KL is rounding, not signal, '
-            'and would drive α to 0: use precision="fp32" or verify=False'
+            f'verify=True with precision="{config["precision"]}": in bf16 the measured KL is rounding, '
+            'not signal, and would drive α to 0: use precision="fp32" or verify=False'
         )
 
 
@@ -95,11 +95,11 @@ def check_model(
     rows: Rows,
     native: torch.optim.Optimizer | None,
 ) -> None:
-    """Refuse a model that is sketched already, weights the precision can't keep, and a native that owns targets."""
+    """Refuse a model sketched already, weights the precision can't keep, a native that owns targets."""
     taken = [target.name for target in targets if any(is_sketched(module) for module in target.modules)]
     if taken:
         raise ValueError(
-            f"{taken[0]} already fills the sketches of another LoGRA: call detach() on that one first, or use it"
+            f"{taken[0]} already fills the sketches of another LoGRA: use that one or detach() it"
         )
     for target in targets:
         precision.check(target.name, rows.local(target.weight)[0])

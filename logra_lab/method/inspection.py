@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from . import guards
 from .describe import Description, describe
-from .distributed import Rows
 from .judge import measure
-from .merge import FP32
 from .side_branch import side_branch
 from .sketch import Projections, Sketcher
 from .targets import Target
 from .trust_region import Probe
 from .values import Proposal
+from .weights import WeightStore
 
 
 class Inspection:
@@ -29,8 +28,7 @@ class Inspection:
     targets: Sequence[Target]
     sketcher: Sketcher
     projections: Projections
-    precision: FP32
-    rows: Rows
+    weights: WeightStore
 
     @property
     def sketches(self) -> Mapping[str, Tensor]:
@@ -45,11 +43,7 @@ class Inspection:
 
     def weight(self, name: str) -> Tensor:
         """The full-precision value [d, k] of the target (its local rows under sharding), as a copy."""
-        return self.precision.read(name, self.local(guards.named(self.targets, name)))
-
-    def local(self, target: Target) -> Tensor:
-        """The rows of the target's weight that live in this process, as writable memory."""
-        return self.rows.local(target.weight)[0]
+        return self.weights.read(guards.named(self.targets, name))
 
     @contextmanager
     def preview(self, proposal: Proposal, scale: float = 1.0) -> Iterator[None]:

@@ -30,6 +30,7 @@ from .sketch import Projections, Sketcher
 from .targets import DEFAULT_TARGETS, Target, find_targets
 from .trust_region import Probe, TrustRegion
 from .values import NonFiniteSketch, Proposal, StaleProposal, StepReport, Update, Verdict
+from .weights import WeightStore
 
 
 class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
@@ -85,8 +86,10 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         factor_dtype: torch.dtype = torch.float32,
         halves: str = "device",
     ) -> None:
-        config = {"rank": rank, "seed": seed, "rule": rule, "shared": shared, "refresh": refresh,
-                  "precision": precision, "beta2": beta2, "eps": eps, "factor_dtype": str(factor_dtype)}  # fmt: skip
+        config = dict(
+            rank=rank, seed=seed, rule=rule, shared=shared, refresh=refresh, precision=precision, beta2=beta2,
+            eps=eps, factor_dtype=str(factor_dtype),
+        )  # fmt: skip
         guards.check_arguments(
             config, targets, update_ratio, lr, weight_decay, max_grad_norm, native, trust_region, halves
         )
@@ -98,33 +101,24 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         self.trust_region, self.probe_source = trust_region, probe_source
         self.factor_dtype, self.max_grad_norm = factor_dtype, max_grad_norm
 
-        self.updates = 0
-        self.no_signal_steps = 0
-        self.mismatch = 0.0
+        self.updates, self.no_signal_steps, self.mismatch = 0, 0, 0.0
         self._ticket: object = object()
         self._judged: tuple[object, Verdict] | None = None
         self._was_trainable = guards.freeze(model, self.targets, native)
-        for target in self.targets:
-            self.precision.adopt(target.name, self.local(target))
+        self.weights = WeightStore(self.targets, self.precision, self.rows)
         self.projections = Projections(seed, rank, refresh)
         self.sketcher = Sketcher(model, self.targets, self.projections)
-        self.moments: dict[str, Tensor] = {
-            target.name: self.sketches[target.name].new_zeros(target.rows) for target in self.targets
-        }
+        self.moments: dict[str, Tensor] = {n: s.new_zeros(len(s)) for n, s in self.sketches.items()}
         step_size = update_ratio if rule == "paper" else (1e-6 if lr is None else lr)
-        super().__init__(
-            [target.weight for target in self.targets], {"lr": step_size, "weight_decay": weight_decay}
-        )
-
-    # ---- the three phases --------------------------------------------------------------------------------
+        defaults = {"lr": step_size, "weight_decay": weight_decay}
+        super().__init__([target.weight for target in self.targets], defaults)
 
     @torch.no_grad()
     def propose(self, tokens: float | None = None) -> Proposal:
         """What the sketches collected so far would do; pure.
 
         Args:
-            tokens: N, the valid generated tokens of the step in this process (rule "paper" divides by the
-                total over replicas; rule "lr" ignores it). 1 if not given.
+            tokens: N, this process's valid generated tokens (rule "paper" only). 1 if not given.
 
         Raises:
             NonFiniteSketch: naming the target; sketches and state stay as they were.
@@ -136,9 +130,8 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
             name=self.config["rule"], step_size=float(group["lr"]), step=self.updates + 1, tokens=count,
             beta2=self.config["beta2"], eps=self.config["eps"], max_grad_norm=self.max_grad_norm,
         )  # fmt: skip
-        result = direction.directions(
-            rule, self.targets, sketches, self.moments, self.projections, self._square
-        )
+        state = (self.targets, sketches, self.moments, self.projections, self.weights.square)
+        result = direction.directions(rule, *state)
         decay = rule.step_size * group["weight_decay"] if rule.name == "lr" else 0.0
         return Proposal(
             self.updates, result.factors, result.moments, decay, result.norm, result.clip, self._ticket
@@ -148,7 +141,6 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         """Predict the KL that the proposal would cause, and scale it to the budget; pure (method.md §3).
 
         Args:
-            proposal: from `propose`.
             probe: the positions to judge at.
             mismatch: m̂, mean log π_rollout − log π_train over tokens of finished responses, if measured.
 
@@ -166,8 +158,7 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         """W ← (1 − decay) W − αUA, adopt the moments, count, draw A anew, clear the sketches.
 
         Args:
-            proposal: from `propose`, good for one commit.
-            scale: α. The factor αU is rounded to `factor_dtype` before it is merged.
+            scale: α; αU is rounded to `factor_dtype` before it is merged.
 
         Raises:
             StaleProposal: naming both update numbers.
@@ -183,7 +174,7 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
             return Update(self.updates, {}, 0.0)
         factors = {name: (factor * scale).to(self.factor_dtype) for name, factor in proposal.factors.items()}
         update = Update(self.updates, factors, proposal.decay)
-        self._merge(update)
+        self.weights.merge(update, self.projections)
         self.moments.update(proposal.moments)
         if self._judged and self._judged[0] is proposal.ticket:
             self.mismatch = self._judged[1].mismatch
@@ -229,8 +220,6 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         seen = {} if verdict is None else vars(verdict)
         return StepReport("updated", self.updates, "updated", proposal.sketch_norm, **seen)
 
-    # ---- what torch's optimizers also do -----------------------------------------------------------------
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the sketches and the native gradients. A proposal made before stays good."""
         self.sketcher.clear()
@@ -258,31 +247,9 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         for parameter, flag in self._was_trainable:
             parameter.requires_grad_(flag)
 
-    # ---- helpers -----------------------------------------------------------------------------------------
-
     def _refuse_stale(self, proposal: Proposal) -> None:
         if proposal.ticket is not self._ticket:
             raise StaleProposal(
                 f"the proposal was made at update {proposal.update} from a state that is gone (the optimizer "
                 f"is at update {self.updates}): call propose() again after the next backward"
             )
-
-    def _merge(self, update: Update) -> None:
-        for target in self.targets:
-            weight, offset = self.rows.local(target.weight)
-            factor = update.factors[target.name][offset : offset + len(weight)]
-            dtype = self.sketches[target.name].dtype
-            signs = self.projections.signs(target, weight.device, dtype)
-            self.precision.add_low_rank(
-                target.name,
-                weight,
-                factor.to(weight.device, dtype),
-                signs,
-                update.decay,
-                update.update,
-                offset,
-            )
-
-    def _square(self) -> float:
-        parts = [self.precision.square(target.name, self.local(target)) for target in self.targets]
-        return float(self.rows.total(torch.stack([part.to(parts[0].device) for part in parts]).sum()))

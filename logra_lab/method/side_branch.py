@@ -56,7 +56,7 @@ def side_branch(
 def tangent_branch(
     targets: Sequence[Target], factors: Mapping[str, Tensor], projections: Projections
 ) -> Iterator[None]:
-    """Within it, and within a forward-mode level, outputs carry the tangent along ΔW = −U A (method.md §3)."""
+    """Within it and a forward-mode level, outputs carry the tangent along ΔW = −U A (method.md §3)."""
 
     def hook_of(target: Target) -> Callable:
         def hook(module: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ class TrustRegion:
 
 
 def kl_budget(updates: int, budget: float, final_budget: float, schedule_steps: int) -> float:
-    """δ(u), a half cosine from δ_0 at u = 0 to δ_T at u = H − 1 and after; u updates are done (method.md §3)."""
+    """δ(u), a half cosine from δ_0 at u = 0 updates done to δ_T from u = H − 1 on (method.md §3)."""
     progress = min(updates / (schedule_steps - 1), 1.0) if schedule_steps > 1 else 1.0
     return final_budget + 0.5 * (budget - final_budget) * (1 + math.cos(math.pi * progress))
 
@@ -109,8 +109,8 @@ def step_scale(predicted_kl: float, delta: float, alpha_max: float, two_sided: b
     """
     if not math.isfinite(predicted_kl) or predicted_kl < 0:
         raise ValueError(
-            f"the predicted KL is {predicted_kl}, which no step can be scaled by: look for non-finite weights "
-            "or logits; nothing was changed"
+            f"the predicted KL is {predicted_kl}, which no step can be scaled by: look for non-finite "
+            "weights or logits; nothing was changed"
         )
     if predicted_kl == 0:
         return 1.0
@@ -175,7 +175,7 @@ def predict_kl_central(
 ) -> Tensor:
     """The same [n] by a central difference ż ≈ (z₊ − z₋)/2ε, for models that must keep fused attention.
 
-    ε is in steps: in bf16 about 10 is right, since at 1 the rounding of z is larger than the step (method.md §3).
+    ε is in steps: about 10 in bf16, since at 1 the rounding of z is larger than the step (method.md §3).
     """
     heads, features = {}, {}
     with evaluation_mode(model):
