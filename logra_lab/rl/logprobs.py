@@ -1,0 +1,160 @@
+"""Log-probabilities of sampled tokens, with the output head applied to a few positions at a time.
+
+The logits of a whole batch, [T, V], are the largest tensor of an RL step: 4096 positions x 150,000 words in fp32 are
+2.4 GB, and backward wants them again. Here the head sees `chunk` positions at a time and each chunk is recomputed in
+backward, so only [chunk, V] ever exists. `plain_log_probs` is the twin that keeps everything.
+
+    T  positions scored (flat over the batch)      D  hidden size      V  vocabulary      B, L  sequences, padded length
+
+With a frozen head, backward makes only the gradient of the hidden states; a trained head gets its own as usual.
+Left out: heads split over devices, and heads that look at more than one position.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+CHUNK_ELEMENTS = 2**24  # logits of one chunk: 64 MiB in fp32
+
+
+class Scores(NamedTuple):
+    """Per scored position: the log-prob of its token [T] (with gradient) and the entropy there [T] (without)."""
+
+    log_probs: Tensor
+    entropy: Tensor
+
+
+def decoder_body(model: nn.Module) -> nn.Module:
+    """The part of a causal LM below its head: `model.model`, `model.transformer`, … (peft's wrapper is looked through)."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    body = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
+    if body is None or body is inner:
+        raise ValueError(f"{type(inner).__name__} has no body below its head; use a causal LM (AutoModelForCausalLM)")
+    return body
+
+
+def apply_head(model: nn.Module, hidden: Tensor) -> Tensor:
+    """Logits [..., V] of hidden states [..., D], with the scalings that some model families put after the head."""
+    config = model.config.get_text_config()
+    head = model.get_output_embeddings()
+    logits = head(hidden)  # [..., V]
+    if scale := getattr(config, "logit_scale", None):
+        logits = logits * scale
+    if scaling := getattr(config, "logits_scaling", None):
+        logits = logits / scaling
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = cap * torch.tanh(logits / cap)
+    return logits
+
+
+def position_ids(attention_mask: Tensor) -> Tensor:
+    """Positions [B, L] that count real tokens only, so padding shifts nothing."""
+    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+
+
+def hidden_states(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """The body's last hidden states [B, L, D], in one pass through the root's forward.
+
+    Through the root, so that wrappers and sharding hooks see the call they expect; the head is asked for one position.
+    """
+    inputs = {"input_ids": input_ids, "use_cache": False, "logits_to_keep": 1}
+    if attention_mask is not None:
+        inputs |= {"attention_mask": attention_mask, "position_ids": position_ids(attention_mask)}
+    caught: list[Tensor] = []
+    handle = decoder_body(model).register_forward_hook(lambda _module, _args, output: caught.append(output[0]))
+    try:
+        model(**accepted(model, inputs))
+    finally:
+        handle.remove()
+    return caught[0]
+
+
+def score_tokens(hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float, chunk: int | None) -> Scores:
+    """Log-probs and entropies of `targets` [T] given `hidden` [T, D], `chunk` positions at a time.
+
+    `chunk=None` takes as many as keep a chunk's logits within 64 MiB (at least 64).
+    """
+    check_temperature(temperature)
+    chunk = chunk or positions_per_chunk(model.config.get_text_config().vocab_size)
+    pieces = [
+        checkpoint(_score_chunk, rows, tokens, model, temperature, use_reentrant=False, preserve_rng_state=False)
+        for rows, tokens in zip(hidden.split(chunk), targets.split(chunk), strict=True)
+    ]
+    return Scores(*(torch.cat(column) for column in zip(*pieces, strict=True)))
+
+
+def plain_score_tokens(hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float, chunk: int | None = None):
+    """The plain twin of `score_tokens`: the same numbers from whole [T, V] logits."""
+    check_temperature(temperature)
+    return Scores(*_score_chunk(hidden, targets, model, temperature))
+
+
+def token_scores(
+    model: nn.Module,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    generated_mask: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk: int | None = None,
+    score=score_tokens,
+) -> Scores:
+    """Scores of the generated tokens [T] of a padded batch [B, L], in the order of `generated_mask.nonzero()`.
+
+    A token is scored at the position before it, as it was sampled: the same temperature, no top-k or top-p.
+    A generated token in the first column has no position before it and is refused.
+    """
+    check_masks(input_ids, attention_mask, generated_mask)
+    hidden = hidden_states(model, input_ids, attention_mask)  # [B, L, D]
+    predicts = generated_mask[:, 1:]
+    return score(hidden[:, :-1][predicts], input_ids[:, 1:][predicts], model, temperature, chunk)  # T of each
+
+
+def check_masks(input_ids: Tensor, attention_mask: Tensor, generated_mask: Tensor) -> None:
+    """Refuse masks that don't fit the tokens: wrong shape, generated padding, a generated first token, none at all."""
+    for name, mask in (("attention_mask", attention_mask), ("generated_mask", generated_mask)):
+        if mask.shape != input_ids.shape:
+            raise ValueError(f"{name} is {list(mask.shape)} but input_ids are {list(input_ids.shape)}; make them alike")
+    if generated_mask.dtype != torch.bool:
+        raise ValueError(f"generated_mask is {generated_mask.dtype}; make it bool, true where a token was sampled")
+    if bool((generated_mask & ~attention_mask.bool()).any()):
+        raise ValueError("generated_mask marks padding as sampled; build both masks from the lengths")
+    before = torch.nn.functional.pad(attention_mask.bool(), (1, 0))[:, :-1]
+    if bool((generated_mask & ~before).any()):
+        raise ValueError("a sampled token has nothing before it to predict it; prompts need at least one token")
+    if not bool(generated_mask.any()):
+        raise ValueError("generated_mask marks no token; there is nothing to score")
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuse a temperature that divides by zero or turns the distribution round."""
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature} is not a distribution; use a number above 0 (greedy is for evaluation)")
+
+
+def positions_per_chunk(vocabulary: int) -> int:
+    """Positions whose fp32 logits fit in 64 MiB, at least 64."""
+    return max(64, CHUNK_ELEMENTS // vocabulary)
+
+
+def accepted(model: nn.Module, inputs: dict) -> dict:
+    """`inputs` without what the model's forward doesn't know (a model without rotary positions takes no position_ids)."""
+    import inspect
+
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    parameters = inspect.signature(inner.forward).parameters
+    optional = ("position_ids", "logits_to_keep")
+    return {name: value for name, value in inputs.items() if name in parameters or name not in optional}
+
+
+def _score_chunk(hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float) -> tuple[Tensor, Tensor]:
+    logits = apply_head(model, hidden).float() / temperature  # [chunk, V]
+    normaliser = logits.logsumexp(-1)  # [chunk]
+    log_probs = logits.gather(-1, targets[:, None])[:, 0] - normaliser
+    with torch.no_grad():
+        entropy = normaliser - (logits.softmax(-1) * logits).sum(-1)
+    return log_probs, entropy
