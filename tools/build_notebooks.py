@@ -7,8 +7,8 @@
 
 `notebooks/sources/NN_name.py` becomes `notebooks/NN_name.ipynb` for the learner and
 `notebooks/solutions/NN_name.ipynb` with the exercises solved (the format is described in tools/lesson_source.py).
-Both are executed in their own folder. Ids, metadata and timestamps are overwritten and views of widgets dropped, so that
-a second build of the same source writes the same bytes, as long as its cells print nothing that varies.
+Both are executed in their own folder. Ids, metadata and timestamps are overwritten and views of widgets dropped, so
+that a second build of the same source writes the same bytes, as long as its cells print nothing that varies.
 """
 
 from __future__ import annotations
@@ -189,8 +189,10 @@ def timings_page(rows: list[tuple[str, Usage]]) -> str:
     lines = [
         "# Timings",
         "",
-        "Written by `make timings`: each lesson run alone from top to bottom, as the learner gets it, imports included.",
-        f"Machine: {where}, torch {version('torch')}. A lesson should take about 25 s, never over 60 s, and below 1500 MB.",
+        "Written by `make timings`: each lesson run alone from top to bottom, as the learner gets it, with its",
+        "imports. A lesson should take about 25 s, never over 60 s, and stay below 1500 MB.",
+        "",
+        f"Machine: {where}, torch {version('torch')}.",
         "",
         "| lesson | seconds | peak memory (MB) |",
         "|-|-:|-:|",

@@ -66,7 +66,8 @@ def cells(text: str, edition: Edition) -> list[Cell]:
             result.append(cell)
     if unfolded:
         raise SourceError(
-            f'An exercise is not followed by a text cell tagged hint: {unfolded[0].splitlines()[0]!r}. Add `# %% [markdown] tags=["hint"]`.'
+            f"An exercise is not followed by a text cell tagged hint: {unfolded[0].splitlines()[0]!r}. "
+            'Add one: `# %% [markdown] tags=["hint"]`.'
         )
     return [shifted(cell) for cell in result] if edition == "solution" else result
 

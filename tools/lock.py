@@ -4,8 +4,8 @@
 
 The lock is the closure of pyproject.toml's dependencies and extras, each package pinned to the version that is
 installed here, with a marker where a package exists on some platforms only. Packages that a platform other than
-this one asks for (ELSEWHERE) are pinned by hand and were not tried. No hashes: the CPU and the CUDA build of torch share one version
-number and differ in content. CUDA libraries are not listed either: the CUDA build of torch pins its own.
+this one asks for (ELSEWHERE) are pinned by hand and were not tried. No hashes: the CPU and the CUDA build of torch
+share one version number and differ in content. CUDA libraries are not listed either: the CUDA build pins its own.
 """
 
 from __future__ import annotations

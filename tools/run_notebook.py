@@ -30,7 +30,8 @@ def _peak_mb():
         import psutil
         return psutil.Process().memory_info().peak_wset / 1e6
     unit = 1 if sys.platform == "darwin" else 1024
-    return sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * unit / 1e6
+    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(peaks) * unit / 1e6
 print(_peak_mb())
 """
 

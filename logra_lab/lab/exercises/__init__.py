@@ -1,0 +1,1 @@
+"""The exercises of the lessons, one module lessonNN.py each, found and imported by logra_lab.lab.checks."""
