@@ -162,7 +162,8 @@ def band(runs: Sequence[Any] | torch.Tensor, kind: str = "range") -> Band:
     if kind != "interval":
         raise ValueError(f"The band {kind!r} is unknown. Choose 'range' or 'interval'.")
     seeds = table.shape[0]
-    half = table.std(0) * t_quantile(seeds - 1) / seeds**0.5
+    spread = table.std(0) if seeds > 1 else torch.full_like(table[0], float("nan"))
+    half = spread * t_quantile(seeds - 1) / seeds**0.5
     return Band(table.mean(0), table.mean(0) - half, table.mean(0) + half)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from logra_lab.lab.roadmap import STOPS, roadmap
 
@@ -19,8 +20,9 @@ def test_the_map_names_every_lesson_and_marks_the_current_one(here: int) -> None
 @pytest.mark.parametrize("here", range(len(STOPS)))
 def test_no_label_leaves_its_box_or_the_picture(here: int) -> None:
     figure = roadmap(here).figure
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
     axes = figure.axes[0]
     boxes = [patch.get_window_extent(renderer) for patch in axes.patches]
     for text in axes.texts:

@@ -1,0 +1,36 @@
+"""Built notebooks equal their sources, none is left over, and solutions run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebooks.notebook_files import LESSONS, ROOT, SOURCES
+from tools.build_notebooks import differences, notebook
+from tools.lesson_source import cells
+from tools.run_notebook import execute
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=LESSONS)
+def test_both_editions_equal_their_source(source) -> None:
+    assert differences(source) == []
+
+
+def test_no_notebook_lacks_a_source() -> None:
+    for folder in (ROOT / "notebooks", ROOT / "notebooks" / "solutions"):
+        assert sorted(path.stem for path in folder.glob("*.ipynb")) == LESSONS
+
+
+def test_the_course_begins_with_the_lesson_that_the_lab_opens() -> None:
+    assert LESSONS and LESSONS[0] == "00_start_here"
+    assert len({name[:2] for name in LESSONS}) == len(LESSONS), "two lessons share a number"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES, ids=LESSONS)
+def test_the_solution_runs_from_top_to_bottom_within_its_time_and_memory(source) -> None:
+    built = notebook(cells(source.read_text(encoding="utf-8"), "solution"))
+    usage = execute(built, ROOT / "notebooks" / "solutions")
+    assert usage.error is None
+    assert usage.peak_mb < 1500
+    printed = [output.get("text", "") for cell in built.cells for output in cell.get("outputs", [])]
+    assert not [text for text in printed if "the lesson goes on with the reference" in text]
