@@ -102,6 +102,7 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         self.factor_dtype, self.max_grad_norm = factor_dtype, max_grad_norm
 
         self.updates, self.no_signal_steps, self.mismatch = 0, 0, 0.0
+        self.on_commit: list[Callable[[Update], Any]] = []  # called with each update that moved the weights
         self._ticket: object = object()
         self._judged: tuple[object, Verdict] | None = None
         self._was_trainable = guards.freeze(model, self.targets, native)
@@ -183,6 +184,8 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         self.sketcher.clear()
         if self.native is not None:
             self.native.step()
+        for tell in self.on_commit:
+            tell(update)
         return update
 
     def step(
