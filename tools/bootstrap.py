@@ -115,7 +115,8 @@ def fingerprint() -> str:
     """Hash of everything the environment is made from, and where the repository lies."""
     digest = hashlib.sha256()
     for name in INPUTS:
-        digest.update((ROOT / name).read_bytes())
+        text = (ROOT / name).read_text(encoding="utf-8")
+        digest.update(text.partition("\n[tool.ruff")[0].encode("utf-8"))  # settings of tools install nothing
     answer = ask(python(), "import sys; print(sys.version)")
     digest.update(("%s\n%s" % (answer, ROOT)).encode("utf-8"))
     return digest.hexdigest()
@@ -176,20 +177,18 @@ def install() -> None:
 def pip(arguments: List[str], quiet: bool = False) -> None:
     """Run pip, show its lines and keep them in build/install.log; raises Stop with what to do."""
     command = [python(), "-m", "pip", "--disable-pip-version-check"] + arguments
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "universal_newlines": True}
     LOG.parent.mkdir(exist_ok=True)
     lines = []
-    with (
-        subprocess.Popen(
-            command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True
-        ) as process,
-        LOG.open("a", encoding="utf-8") as log,
-    ):
+    with LOG.open("a", encoding="utf-8") as log:
+        process = subprocess.Popen(command, cwd=str(ROOT), **pipes)
         for line in process.stdout:
             lines.append(line)
             log.write(line)
             if not quiet and not line.startswith("Requirement already"):
                 sys.stdout.write(line)
-    if process.returncode:
+                sys.stdout.flush()
+    if process.wait():
         output = "".join(lines)
         words = advice.explain_install(output, shutil.disk_usage(str(ROOT)).free)
         raise Stop(words, touched="Installing collected packages" in output)
@@ -222,9 +221,10 @@ def lab(rest: List[str]) -> int:
     return run(lab_command() + options + rest)
 
 
-def lab_command() -> List[str]:
-    """JupyterLab with the repository as its root and its token kept on."""
-    command = [python(), "-m", "jupyterlab", START, "--ServerApp.root_dir=%s" % ROOT]
+def lab_command(root: Path = ROOT, start: str = START) -> List[str]:
+    """JupyterLab at notebook `start`, with `root` as its root folder and its token kept on."""
+    command = [python(), "-m", "jupyterlab", "--ServerApp.root_dir=%s" % root]
+    command.append("--LabApp.default_url=/lab/tree/%s" % start)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")
     return command
