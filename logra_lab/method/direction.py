@@ -76,6 +76,10 @@ def directions(
     names = [target.name for target in targets]
     _refuse_non_finite(names, [sketches[name] for name in names])
     norm = math.sqrt(_lifted_total(targets, sketches, projections))
+    if not math.isfinite(norm):
+        raise NonFiniteSketch(
+            "‖S A‖ overflows: scale the loss down, then zero_grad() and go on; nothing was changed"
+        )
     if norm == 0.0:
         return Directions(norm=0.0)
     clip = min(1.0, rule.max_grad_norm / norm) if rule.max_grad_norm is not None else 1.0

@@ -159,9 +159,9 @@ class RefusesLossScaling:
     _step_supports_amp_scaling = True
 
     @property
-    def grad_scale(self) -> None:
-        """Never set."""
-        return None
+    def grad_scale(self) -> float:
+        """Never set; 1 is what a scaler multiplies its scale by before it sets it."""
+        return 1.0
 
     @grad_scale.setter
     def grad_scale(self, value: object) -> None:
