@@ -96,6 +96,11 @@ class Quantised(nn.Linear):
         self.weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
 
 
+def quantised_by_bitsandbytes() -> nn.Module:
+    bitsandbytes = pytest.importorskip("bitsandbytes", reason="the extra `race` brings bitsandbytes")
+    return nn.ModuleDict({"q_proj": bitsandbytes.nn.Linear4bit(64, 64, bias=False)})
+
+
 def wrapped_by_peft() -> nn.Module:
     peft = pytest.importorskip("peft", reason="the extra `race` brings peft")
     return peft.get_peft_model(llama(), peft.LoraConfig(target_modules=["q_proj"], r=2))
@@ -107,6 +112,10 @@ def wrapped_by_peft() -> nn.Module:
         (lambda: nn.ModuleDict({"q_proj": Conv1D(4, 4)}), "q_proj is .*Conv1D, not nn.Linear"),
         (lambda: nn.ModuleDict({"q_proj": nn.Conv2d(1, 1, 1)}), "q_proj is .*Conv2d, not nn.Linear"),
         (lambda: nn.ModuleDict({"q_proj": Quantised()}), "int8 weights, a quantised layer"),
+        (
+            quantised_by_bitsandbytes,
+            "bitsandbytes.*Linear4bit, a quantised layer: load the model unquantised",
+        ),
         (lambda: nn.ModuleDict({"q_proj": nn.Linear(4, 4).half()}), "float16 weights"),
         (wrapped_by_peft, "q_proj is .*peft.*wrapped by an adapter: merge and unload"),
     ],
