@@ -1,0 +1,1 @@
+def probe_bytes(shape, s): return 0

@@ -1,0 +1,201 @@
+"""Run a few real steps of a described run on random weights, with the ledger open: the planner's judge.
+
+`measure` builds a model of the shape, warms up, runs one plain step whose phases are read off the process's own memory
+figure, then one step under the ledger. In a child process (the default) that figure is honest (process.py).
+Left out: 8-bit Adam (its library computes on GPUs), sharding, second copies of the weights: those stay arithmetic. The
+steps measured lie between two refreshes of GaLore's (an SVD) and APOLLO's projections.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from .arms import build_model, build_optimizer, token_loss
+from .ledger import Ledger
+from .presets import ModelShape, shape_of
+from .process import peak_bytes, reset_peak, resident_bytes, run_in_child
+from .replay import Phase
+from .settings import Settings
+from .units import Bytes
+
+
+WARM_UP = ModelShape("warm-up", layers=1, width=64, ffn=128, heads=2, kv_heads=1, head_dim=32, vocab=64, tied=True)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a trial found: phases by name, and the settings and shape they belong to."""
+
+    shape: ModelShape
+    settings: Settings
+    phases: dict[str, Phase]
+
+    @property
+    def peak(self) -> Phase:
+        """The phase with the highest peak."""
+        return max(self.phases.values(), key=lambda phase: phase.peak.total)
+
+    @property
+    def process_peak(self) -> int | None:
+        """The highest figure of the process itself, where it tells."""
+        figures = [phase.process for phase in self.phases.values() if phase.process is not None]
+        return max(figures, default=None)
+
+    @property
+    def unexplained(self) -> float | None:
+        """The share of the process's peak that the classes do not explain (negative: they explain too much)."""
+        return None if not self.process_peak else 1 - self.peak.peak.total / self.process_peak
+
+
+class _Probe:
+    """Whole sequences of ids [n, C], one at a time; `LoGRA.judge` asks for no more than these two methods."""
+
+    chunk = 64
+
+    def __init__(self, trial: _Trial, ids: Tensor) -> None:
+        self.trial, self.ids = trial, ids
+
+    def features(self, model: nn.Module) -> Tensor:
+        rows = [self.trial.body(input_ids=row[None], use_cache=False).last_hidden_state[0] for row in self.ids]
+        return torch.cat(rows)  # [n·C, D]
+
+    def logits(self, model: nn.Module, chunk: Tensor) -> Tensor:
+        return self.trial.head(chunk)  # [c, V]
+
+
+class _Trial:
+    """A model, its optimizer and one callable per phase."""
+
+    def __init__(self, shape: ModelShape, settings: Settings) -> None:
+        base = build_model(shape, settings)
+        self.body, self.head = base.model, base.lm_head
+        self.settings, self.shape = settings, shape
+        self.model, self.optimizer = build_optimizer(base, settings)
+        generator = torch.Generator().manual_seed(0)
+        size = (settings.batch, settings.context)
+        self.ids = torch.randint(0, shape.vocab, size, generator=generator)
+        self.mask = torch.ones_like(self.ids) if settings.padded else None
+        if self.mask is not None:
+            self.mask[:, 0] = 0  # one padded place: a mask of ones is dropped by transformers
+        self.loss: Tensor | None = None
+        self.proposal: object = None
+
+    def phases(self) -> dict[str, list[Callable[[], None]]]:
+        """What runs in each phase, in order; the phases of a step, named as in `PHASES`."""
+        order: list[tuple[str, Callable[[], None]]] = []
+        if self.settings.rollout == "transformers":
+            order.append(("rollout", self.rollout))
+        order += [("forward", self.forward), ("backward", self.backward)] * self.settings.micro_batches
+        if self.settings.probe_tokens and self.settings.method == "logra":
+            order += [("step", self.propose), ("probe", self.probe), ("step", self.commit)]
+        else:
+            order.append(("step", self.step))
+        return order
+
+    def rollout(self) -> None:
+        half = self.settings.context // 2
+        prompts = self.ids[:1, :half].expand(self.settings.rollouts, half)
+        self.model.eval()
+        with torch.no_grad(), self.cast():
+            self.model.generate(
+                input_ids=prompts, attention_mask=torch.ones_like(prompts), do_sample=True, use_cache=True,
+                max_new_tokens=self.settings.context - half, min_new_tokens=self.settings.context - half,
+            )  # fmt: skip
+        self.model.train()
+
+    def cast(self) -> AbstractContextManager:
+        return torch.autocast("cpu", dtype=torch.bfloat16) if self.settings.autocast else nullcontext()
+
+    def forward(self) -> None:
+        with self.cast():
+            self.loss = token_loss(self.body, self.head, self.ids, self.mask, self.settings.chunk)
+
+    def backward(self) -> None:
+        self.loss.backward()
+        self.loss = None
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def propose(self) -> None:
+        self.proposal = self.optimizer.propose(tokens=self.settings.tokens)
+
+    def probe(self) -> None:
+        rows = max(1, self.settings.probe_tokens // self.settings.context)
+        length = min(self.settings.context, self.settings.probe_tokens)
+        with self.cast():
+            self.verdict = self.optimizer.judge(self.proposal, _Probe(self, self.ids[:rows, :length]))
+
+    def commit(self) -> None:
+        self.optimizer.commit(self.proposal, self.verdict.scale)
+        self.proposal = None
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def run(self, watch: Callable[[str], AbstractContextManager]) -> None:
+        """One whole step, each phase inside `watch(name)`."""
+        for name, action in self.phases():
+            with watch(name):
+                action()
+
+
+def measure(model: object, settings: Settings | None = None, *, child: bool = True, **changes: object) -> Measured:
+    """Measure one real step on the CPU by class and phase.
+
+    Args: a model as for `plan`, settings or single ones by name, and `child`: a fresh process, whose own figure is then
+    compared with the classes (without it `process` stays None).
+    Raises ValueError for what only arithmetic can tell, ModuleNotFoundError for a missing extra.
+    """
+    shape, settings = shape_of(model), replace(settings or Settings(device="cpu"), **changes)
+    settings.check(shape)
+    if settings.device != "cpu" or settings.gpus != 1 or settings.rollout in ("replica", "vllm"):
+        raise ValueError('Trials run on one CPU with one copy of the weights: device="cpu", gpus=1, no second engine.')
+    argument = {"shape": asdict(shape), "settings": asdict(settings)}
+    result = run_in_child("logra_lab.memory.trial:measure_here", argument) if child else measure_here(argument, False)
+    phases = {
+        name: Phase(**p | {"peak": Bytes(p["peak"]), "end": Bytes(p["end"])})
+        for name, p in result.items()
+    }
+    return Measured(shape, settings, phases)
+
+
+def measure_here(argument: dict, process: bool = True) -> dict:
+    """Run the trial in this process; JSON in, JSON out. `process` also reads the process's own peaks."""
+    settings, shape = Settings(**argument["settings"]), ModelShape(**argument["shape"])
+    if process:  # imports, threads and libraries are up before the base is read
+        _Trial(WARM_UP, settings.but(rank=4, batch=2, context=64, rollouts=2)).run(lambda name: nullcontext())
+        gc.collect()
+    base = resident_bytes() if process else None
+    trial = _Trial(shape, settings)
+    trial.run(lambda name: nullcontext())
+    peaks: dict[str, int] = {}
+    if base is not None:
+        trial.run(lambda name: _ProcessPeak(name, base, peaks))
+    ledger = Ledger(trial.model, trial.optimizer)
+    trial.run(ledger.phase)
+    return {
+        name: asdict(phase) | {"peak": dict(phase.peak), "end": dict(phase.end), "process": peaks.get(name)}
+        for name, phase in ledger.report().items()
+    }
+
+
+class _ProcessPeak:
+    """Within it the process's peak above `base` is noted under the phase's name (the highest, if it recurs)."""
+
+    def __init__(self, name: str, base: int, peaks: dict[str, int]) -> None:
+        self.name, self.base, self.peaks = name, base, peaks
+
+    def __enter__(self) -> None:
+        gc.collect()
+        self.known = reset_peak()
+
+    def __exit__(self, *error: object) -> None:
+        peak = peak_bytes()
+        if self.known and peak is not None:
+            self.peaks[self.name] = max(self.peaks.get(self.name, 0), peak - self.base)
