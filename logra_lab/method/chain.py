@@ -118,7 +118,7 @@ def other_tensors(model: nn.Module, targets: Sequence[Target]) -> dict[str, Tens
 def root_link(terms: Terms, weights: WeightStore, others: Mapping[str, Tensor]) -> str:
     """Where a chain starts: the hash of the terms and of every weight, in full precision (method.md §5).
 
-    Reads the model once, about a second per GB. Needs whole weights: a sharded trainer gathers them first.
+    Reads the model once, about a second per GB. Sharded weights are gathered one at a time: every rank calls it.
     """
     state = hashlib.blake2b(digest_size=32)
     state.update(json.dumps(terms.as_json(), sort_keys=True).encode())
@@ -129,6 +129,6 @@ def root_link(terms: Terms, weights: WeightStore, others: Mapping[str, Tensor]) 
 
 def _in_order(weights: WeightStore, others: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     for target in sorted(weights.targets, key=lambda target: target.name):
-        yield f"weight/{target.name}", weights.read(target)
+        yield f"weight/{target.name}", weights.rows.gather(weights.read(target), target.weight)
     for name in sorted(others):
-        yield f"other/{name}", others[name]
+        yield f"other/{name}", weights.rows.gather(others[name], others[name])

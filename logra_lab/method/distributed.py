@@ -27,6 +27,9 @@ class Rows(Protocol):
     def local(self, weight: Tensor) -> tuple[Tensor, int]:
         """The local rows [d', k] of a parameter, as writable memory, and the index of the first."""
 
+    def gather(self, part: Tensor, weight: Tensor) -> Tensor:
+        """All rows [d, ...] of which `part` are those of `weight` that live here; for packets of full weights."""
+
     def total(self, values: Tensor) -> Tensor:
         """The sum of a small tensor over the processes that hold the other rows."""
 
@@ -42,3 +45,6 @@ class OneProcess:
 
     def local(self, weight: Tensor) -> tuple[Tensor, int]:
         return weight.data, 0
+
+    def gather(self, part: Tensor, weight: Tensor) -> Tensor:
+        return part

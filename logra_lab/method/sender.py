@@ -8,9 +8,11 @@ Native parameters (those that `native=` trains) are carried: each packet holds t
 their own type, so a replica stays bit-equal. That costs their full size per update; a large native share,
 such as an embedding, can outweigh what the factors save. `Sender.native_bytes` says how much it is.
 
-Left out: buffers that training moves, such as running means (they travel with `full()` only), and gathering
-the rows of a sharded trainer. Whole weights are needed for the start of the chain and for `full()`; what is
-packed per update needs none.
+A sharded trainer makes a Sender on every rank, since its weights are gathered for the start of the chain and
+for `full()`, and one rank sends. Its row blocks have other shapes than a replica's, so rounding may differ in
+the last bit: let it add checksums.
+
+Left out: buffers that training moves, such as running means; they travel with `full()` only.
 
 Shapes: F factor [d, r].
 """
@@ -23,8 +25,9 @@ from torch import Tensor
 
 from .chain import Terms, other_tensors, root_link
 from .checksum import checksum
+from .merge import fingerprint
 from .packet import encode, seal
-from .targets import canonical_name
+from .targets import Target, canonical_name
 from .values import Update
 
 if TYPE_CHECKING:
@@ -84,11 +87,12 @@ class Sender:
         weights = self.optimizer.weights
         tensors: dict[str, Tensor] = {}
         for target in self.optimizer.targets:
-            tensors[f"weight/{target.name}"] = weights.local(target)
-            for key, value in weights.precision.state(target.name).items():
+            whole = weights.rows.gather(weights.local(target), target.weight)
+            tensors[f"weight/{target.name}"] = whole
+            for key, value in self._state(target, whole).items():
                 tensors[f"state/{target.name}/{key}"] = value
         others = other_tensors(self.optimizer.model, self.optimizer.targets)
-        tensors |= {f"other/{name}": value for name, value in others.items()}
+        tensors |= {f"other/{name}": weights.rows.gather(value, value) for name, value in others.items()}
         return encode(self._header("full", self.updates) | {"link": self.link}, tensors)
 
     @property
@@ -104,9 +108,19 @@ class Sender:
     def _header(self, kind: str, update: int) -> dict[str, Any]:
         return {"kind": kind, "update": update, "terms": self.terms.as_json()}
 
+    def _state(self, target: Target, whole: Tensor) -> dict[str, Tensor]:
+        """The precision's state over all rows."""
+        weights = self.optimizer.weights
+        state = dict(weights.precision.state(target.name))
+        if "lower" in state:
+            lower = weights.rows.gather(state["lower"].to(whole.device), target.weight)
+            state = {"lower": lower, "fingerprint": fingerprint(whole)}
+        return state
+
     def _native(self) -> dict[str, Tensor]:
         """The native parameters by canonical name."""
         groups = [] if self.optimizer.native is None else self.optimizer.native.param_groups
         owned = {id(parameter) for group in groups for parameter in group["params"]}
         named = self.optimizer.model.named_parameters()
-        return {canonical_name(name): value for name, value in named if id(value) in owned}
+        gather = self.optimizer.weights.rows.gather
+        return {canonical_name(name): gather(value, value) for name, value in named if id(value) in owned}

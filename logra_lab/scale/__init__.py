@@ -1,0 +1,1 @@
+"""More than one process: data parallel, sharded weights, and rollout workers fed by packets."""
