@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab_server import running_lab
-from tools import advice, bootstrap
+from tools import advice, bootstrap, environment
 
 
 def test_the_lab_serves_lesson_00_to_who_has_the_token_and_to_nobody_else(tmp_path: Path) -> None:
@@ -51,20 +51,20 @@ def test_root_is_allowed_to_start_the_lab_and_others_need_no_leave(
 
 
 def test_an_old_python_is_told_which_one_is_needed(monkeypatch) -> None:
-    monkeypatch.setattr(bootstrap.shutil, "which", lambda name: None)
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
     with pytest.raises(
-        bootstrap.Stop, match=r"This is Python 3\.9, and logra-lab needs Python 3\.11 or newer"
+        environment.Stop, match=r"This is Python 3\.9, and logra-lab needs Python 3\.11 or newer"
     ):
-        bootstrap.find_python((3, 9), "/somewhere/python3")
+        environment.find_python((3, 9), "/somewhere/python3")
 
 
 def test_an_old_python_hands_over_to_a_newer_one_on_the_path(monkeypatch) -> None:
     monkeypatch.setattr(
-        bootstrap.shutil, "which", lambda name: "/new/" + name if name == "python3.12" else None
+        environment.shutil, "which", lambda name: "/new/" + name if name == "python3.12" else None
     )
-    monkeypatch.setattr(bootstrap, "works", lambda path, module: True)
-    assert bootstrap.find_python((3, 9), "/old/python3") == "/new/python3.12"
-    assert bootstrap.find_python((3, 11), "/good/python3") == "/good/python3"
+    monkeypatch.setattr(environment, "works", lambda path, module: True)
+    assert environment.find_python((3, 9), "/old/python3") == "/new/python3.12"
+    assert environment.find_python((3, 11), "/good/python3") == "/good/python3"
 
 
 NETWORK = "The network can't be reached"
@@ -96,10 +96,12 @@ def test_a_disk_without_space_is_the_cause_whatever_pip_says() -> None:
 
 
 def test_too_little_space_is_said_before_anything_is_made(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(bootstrap.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 2 * 1024**3}))
-    with pytest.raises(bootstrap.Stop, match="2.0 GiB free"):
-        bootstrap.create(sys.executable)
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(
+        environment.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 2 * 1024**3})
+    )
+    with pytest.raises(environment.Stop, match="2.0 GiB free"):
+        environment.create(sys.executable)
     assert not (tmp_path / ".venv").exists()
 
 
@@ -114,14 +116,14 @@ def test_a_python_without_venv_is_told_what_to_install() -> None:
 @pytest.fixture
 def small(monkeypatch, tmp_path: Path) -> Path:
     """A repository in miniature: an environment without packages, and an installer that only counts its calls."""
-    for name in bootstrap.INPUTS:
+    for name in environment.INPUTS:
         (tmp_path / name).write_text("", encoding="utf-8")
     venv.create(tmp_path / ".venv", with_pip=False, symlinks=os.name != "nt")
-    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
-    monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / ".venv" / "stamp")
-    monkeypatch.setattr(bootstrap, "UNFINISHED", tmp_path / ".venv" / "unfinished")
-    monkeypatch.setattr(bootstrap, "works", lambda path, module: True)
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(environment, "STAMP", tmp_path / ".venv" / "stamp")
+    monkeypatch.setattr(environment, "UNFINISHED", tmp_path / ".venv" / "unfinished")
+    monkeypatch.setattr(environment, "works", lambda path, module: True)
     return tmp_path
 
 
@@ -129,17 +131,17 @@ def small(monkeypatch, tmp_path: Path) -> Path:
 def calls(monkeypatch) -> list[str]:
     """What was done, in order: "create" and "install"."""
     done: list[str] = []
-    monkeypatch.setattr(bootstrap, "create", lambda base: done.append("create"))
-    monkeypatch.setattr(bootstrap, "install", lambda: done.append("install"))
+    monkeypatch.setattr(environment, "create", lambda base: done.append("create"))
+    monkeypatch.setattr(environment, "install", lambda: done.append("install"))
     return done
 
 
 def test_a_second_call_installs_nothing_until_the_lock_changes(small: Path, calls: list[str]) -> None:
-    bootstrap.ensure_environment()
-    bootstrap.ensure_environment()
+    environment.ensure_environment()
+    environment.ensure_environment()
     assert calls == ["install"]
     (small / "requirements.txt").write_text("x==1\n", encoding="utf-8")
-    bootstrap.ensure_environment()
+    environment.ensure_environment()
     assert calls == ["install", "install"]
 
 
@@ -150,11 +152,11 @@ def test_an_interrupted_installation_starts_from_nothing_the_next_time(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bootstrap, "install", interrupted)
+        patch.setattr(environment, "install", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            bootstrap.ensure_environment()
-    bootstrap.ensure_environment()
-    assert calls == ["create", "install"] and bootstrap.up_to_date()
+            environment.ensure_environment()
+    environment.ensure_environment()
+    assert calls == ["create", "install"] and environment.up_to_date()
 
 
 @pytest.mark.parametrize("touched, expected", [(False, ["install"]), (True, ["create", "install"])])
@@ -162,14 +164,14 @@ def test_a_failed_download_keeps_the_environment_and_a_half_installed_one_is_mad
     small: Path, calls: list[str], monkeypatch, touched: bool, expected: list[str]
 ) -> None:
     def failing() -> None:
-        raise bootstrap.Stop("no network", touched=touched)
+        raise environment.Stop("no network", touched=touched)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bootstrap, "install", failing)
-        with pytest.raises(bootstrap.Stop):
-            bootstrap.ensure_environment()
-    assert not bootstrap.up_to_date()
-    bootstrap.ensure_environment()
+        patch.setattr(environment, "install", failing)
+        with pytest.raises(environment.Stop):
+            environment.ensure_environment()
+    assert not environment.up_to_date()
+    environment.ensure_environment()
     assert calls == expected
 
 
@@ -181,23 +183,23 @@ def test_an_optional_package_that_fails_is_told_and_the_rest_is_installed(
 
     def pip(arguments: list[str], quiet: bool = False) -> None:
         if "bad==1; x" in arguments:
-            raise bootstrap.Stop("It needs a C compiler.\nDetails.")
+            raise environment.Stop("It needs a C compiler.\nDetails.")
         installed.append(arguments[-1])
 
-    monkeypatch.setattr(bootstrap, "pip", pip)
-    bootstrap.install()
+    monkeypatch.setattr(environment, "pip", pip)
+    environment.install()
     assert installed == ["requirements.txt", "good==2", "."]
     assert "Going on without bad==1. It needs a C compiler." in capsys.readouterr().out
 
 
 def test_pip_without_a_network_ends_in_one_plain_sentence(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bootstrap, "LOG", tmp_path / "install.log")
+    monkeypatch.setattr(environment, "LOG", tmp_path / "install.log")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     nowhere = ["--index-url", "http://127.0.0.1:9/simple", "--retries", "1", "--timeout", "2"]
-    with pytest.raises(bootstrap.Stop, match=NETWORK) as caught:
-        bootstrap.pip(
+    with pytest.raises(environment.Stop, match=NETWORK) as caught:
+        environment.pip(
             ["install", "--target", str(tmp_path / "x"), *nowhere, "no-such-package-as-this"], quiet=True
         )
     assert not caught.value.touched and "no-such-package" in (tmp_path / "install.log").read_text(
@@ -213,7 +215,7 @@ def test_an_unknown_command_names_those_there_are(capsys) -> None:
 def test_an_old_python_can_read_the_bootstrap_far_enough_to_be_told(repository: Path) -> None:
     import ast
 
-    for name in ("bootstrap.py", "advice.py"):
+    for name in ("bootstrap.py", "environment.py", "advice.py"):
         ast.parse((repository / "tools" / name).read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
