@@ -20,45 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from .distributed import OneProcess, Reduce
-from .projection import gram, projection_key, signs
+from .projections import Projections
 from .targets import Target
-
-
-class Projections:
-    """The projections of one optimizer by group, cached within an update and rebuilt after it.
-
-    Args:
-        seed: of the hash.
-        rank: r.
-        refresh: False keeps the first A for ever (the ablation of method.md §7).
-    """
-
-    def __init__(self, seed: int, rank: int, refresh: bool) -> None:
-        self.seed, self.rank, self.refresh = seed, rank, refresh
-        self.scale = rank**-0.5  # A = scale · signs: the signs are exact in bf16, 1/√r often is not
-        self._update = 0
-        self._cache: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
-
-    def advance(self, update: int) -> None:
-        """Count: from here on every A is that of `update`."""
-        self._update = update if self.refresh else 0
-        self._cache.clear()
-
-    def signs(self, target: Target, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """√r·A as ±1 [r, k] of the target's group."""
-        key = (target.group, device, dtype)
-        if key not in self._cache:
-            hash_key = projection_key(self.seed, self._update, target.group)
-            self._cache[key] = signs(hash_key, self.rank, target.columns, device=device, dtype=dtype)
-        return self._cache[key]
-
-    def gram(self, target: Target, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """A Aᵀ [r, r] of the target's group."""
-        return gram(self.signs(target, device, dtype)).div_(self.rank)
-
-    def nbytes(self) -> int:
-        """Bytes that the cached signs occupy now."""
-        return sum(matrix.numel() * matrix.element_size() for matrix in self._cache.values())
 
 
 class SketchBuffer(Mapping[str, Tensor]):
@@ -217,7 +180,7 @@ class Sketcher:
         ref, version, projected, left = self._shared.pop(target.group, (None, 0, None, 0))
         if ref is None or ref() is not x or version != x._version:
             with torch.no_grad():
-                projected = x @ self.projections.signs(target, x.device, x.dtype).T  # [..., r]
+                projected = self.projections.project(target, x)  # [..., r]
             left = self._members[target.group]
         if left > 1:  # the last member lets go, so that only autograd keeps P
             self._shared[target.group] = (weakref.ref(x), x._version, projected, left - 1)

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .. import kernels
 from .distributed import Rows
+from .fused import Staging, fused_merge
 from .merge import FP32
 from .sketch import Projections
 from .targets import Target
@@ -49,11 +51,19 @@ class WeightStore:
     @torch.no_grad()
     def merge(self, update: Update, projections: Projections) -> None:
         """W ← (1 − decay) W − F A for every target, with the A that `projections` stands at."""
+        staging = Staging()
         for target in self.targets:
             weight, offset = self.rows.local(target.weight)
             dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
             factor = update.factors[target.name][offset : offset + len(weight)].to(weight.device, dtype)
+            if kernels.backend(weight) == "triton":
+                fused_merge(
+                    self.precision, target.name, weight, factor, projections.key(target),
+                    decay=update.decay, update=update.update, offset=offset, staging=staging,
+                )  # fmt: skip
+                continue
             signs = projections.signs(target, weight.device, dtype)
             self.precision.add_low_rank(
                 target.name, weight, factor, signs, update.decay, update.update, offset
             )
+        staging.finish()
