@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from logra_lab.rl.logprobs import accepted, position_ids
+from logra_lab.rl.logprobs import accepted, cache_argument, position_ids
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,13 @@ def sample_tokens(
     stops = torch.tensor(stop_ids, device=input_ids.device)
     finished = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
     mask, ids, cache = attention_mask.long(), input_ids, DynamicCache(config=model.config)
+    cache_name = cache_argument(model)
     columns, scores, alive = [], [], []
     with evaluation_mode(model):
         while len(columns) < sampling.max_new_tokens and not bool(finished.all()):
             inputs = {
                 "input_ids": ids, "attention_mask": mask, "position_ids": position_ids(mask)[:, -ids.shape[1] :],
-                "past_key_values": cache, "use_cache": True, "logits_to_keep": 1,
+                cache_name: cache, "use_cache": True, "logits_to_keep": 1,
             }  # fmt: skip
             logits = model(**accepted(model, inputs)).logits[:, -1]  # [B, V]
             chosen, log_prob = choose(logits, sampling.temperature, generator)  # [B], [B]
@@ -116,10 +117,10 @@ def generate_tokens(
     settings = GenerationConfig(
         max_new_tokens=sampling.max_new_tokens, do_sample=False, eos_token_id=list(stop_ids), pad_token_id=pad
     )
-    with evaluation_mode(model):
+    with evaluation_mode(model), _without_defaults(model):
         output = model.generate(
             input_ids=input_ids, attention_mask=attention_mask.long(), generation_config=settings,
-            logits_processor=LogitsProcessorList([chooser]), use_model_defaults=False,
+            logits_processor=LogitsProcessorList([chooser]),
         )  # fmt: skip
     tokens = output[:, input_ids.shape[1] :]  # [B, N]
     is_stop = torch.isin(tokens, torch.tensor(stop_ids, device=tokens.device))
@@ -136,6 +137,17 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator) -> tu
     noise = torch.empty(log_probs.shape, device=generator.device).exponential_(generator=generator)
     chosen = (log_probs - noise.to(log_probs.device).log()).argmax(-1)  # [B]
     return chosen, log_probs.gather(-1, chosen[:, None])[:, 0]
+
+
+@contextlib.contextmanager
+def _without_defaults(model: nn.Module) -> Iterator[None]:
+    """`generate` fills what is unset from the checkpoint's settings (penalties, top-p): hide them for a while."""
+    own = model.generation_config
+    try:
+        model.generation_config = GenerationConfig()
+        yield
+    finally:
+        model.generation_config = own
 
 
 class _Chooser(LogitsProcessor):

@@ -12,6 +12,8 @@ Left out: heads split over devices, and heads that look at more than one positio
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import NamedTuple
 
 import torch
@@ -143,12 +145,23 @@ def positions_per_chunk(vocabulary: int) -> int:
 
 def accepted(model: nn.Module, inputs: dict) -> dict:
     """`inputs` without what the model's forward doesn't know (a model without rotary positions takes no position_ids)."""
-    import inspect
+    known, optional = _arguments(model), ("position_ids", "logits_to_keep")
+    return {name: value for name, value in inputs.items() if name in known or name not in optional}
 
+
+def cache_argument(model: nn.Module) -> str:
+    """What this model's forward calls its key/value cache: "cache" in newer transformers, else "past_key_values"."""
+    return "cache" if "cache" in _arguments(model) else "past_key_values"
+
+
+def _arguments(model: nn.Module) -> frozenset[str]:
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    parameters = inspect.signature(inner.forward).parameters
-    optional = ("position_ids", "logits_to_keep")
-    return {name: value for name, value in inputs.items() if name in parameters or name not in optional}
+    return _arguments_of(type(inner))
+
+
+@functools.cache
+def _arguments_of(model_type: type) -> frozenset[str]:
+    return frozenset(inspect.signature(model_type.forward).parameters)
 
 
 def _score_chunk(hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float) -> tuple[Tensor, Tensor]:
