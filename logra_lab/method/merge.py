@@ -93,10 +93,8 @@ class FP32:
 
     def read(self, name: str, weight: Tensor) -> Tensor:
         """A copy of the full-precision value [d, k]."""
-        blocks = row_blocks(*weight.shape)
-        return (
-            torch.cat([self._load(name, weight, rows) for rows in blocks]) if len(weight) else weight.float()
-        )
+        blocks = list(row_blocks(*weight.shape)) or [slice(0, 0)]  # a rank may hold no row
+        return torch.cat([self._load(name, weight, rows) for rows in blocks])
 
     def square(self, name: str, weight: Tensor) -> Tensor:
         """‖W‖² as a scalar in fp32 or wider, block by block."""

@@ -103,6 +103,8 @@ class ShardedRows:
         """All rows [d, ...] of which `part` are this rank's, on every rank; a collective if `weight` is sharded."""
         if not isinstance(weight, DTensor):
             return part
+        if part.dtype == torch.int16:  # lower halves; gloo and nccl know no 16-bit integers, but bytes
+            return self.gather(part.contiguous().view(torch.uint8), weight).view(torch.int16)
         if not isinstance(part, DTensor):
             shape = torch.Size((weight.shape[0], *part.shape[1:]))
             part = DTensor.from_local(
