@@ -102,7 +102,10 @@ def test(rest: List[str], slow: bool) -> int:
 
 def lint(rest: List[str]) -> int:
     """Check style and formatting with ruff, and the notebooks against their sources."""
-    steps = [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."]]
+    steps = [
+        ["-m", "ruff", "check", ".", "--output-format=concise"],
+        ["-m", "ruff", "format", "--check", ".", "--output-format=concise"],
+    ]
     steps.append(["-m", "tools.build_notebooks", "--check"])
     return max([run([python()] + step) for step in steps])
 

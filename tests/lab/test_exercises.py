@@ -12,7 +12,15 @@ from logra_lab.lab import checks
 from tests.lab import answers
 from tests.lab.answers import Answers
 
+
+def marked(name: str):
+    """The exercise's name as a parameter that carries the marker of its lesson."""
+    lesson = checks.get(name).reference.__module__.rpartition(".")[2]  # lessonNN
+    return pytest.param(name, marks=getattr(pytest.mark, lesson))
+
+
 NAMES = checks.names()
+MARKED = [marked(name) for name in NAMES]
 
 
 def collect() -> dict[str, Answers]:
@@ -30,13 +38,13 @@ def test_every_answer_belongs_to_an_exercise() -> None:
     assert set(ANSWERS) <= set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MARKED)
 def test_the_reference_is_accepted(name: str) -> None:
     report = checks.judge(name, checks.get(name).reference)
     assert report.right, str(report)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MARKED)
 def test_two_or_more_other_right_answers_are_accepted(name: str) -> None:
     assert name in ANSWERS, f"Write answers for {name} in tests/lab/answers."
     assert len(ANSWERS[name].right) >= 2
@@ -45,7 +53,7 @@ def test_two_or_more_other_right_answers_are_accepted(name: str) -> None:
         assert report.right, str(report)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MARKED)
 def test_three_or_more_wrong_answers_are_refused_with_words_that_point_at_the_fault(name: str) -> None:
     assert name in ANSWERS, f"Write answers for {name} in tests/lab/answers."
     assert len(ANSWERS[name].wrong) >= 3
@@ -82,13 +90,13 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MARKED)
 def test_an_odd_answer_is_met_with_a_sentence_and_the_reference(name: str, odd: str, capsys) -> None:
     assert checks.check(name, ODD[odd]) is checks.get(name).reference
     assert "the lesson goes on with the reference" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MARKED)
 def test_an_endless_answer_is_stopped(name: str, monkeypatch) -> None:
     task = checks.get(name)
     quick = checks.Exercise(task.name, task.reference, task.cases, task.slips, seconds=0.2)
