@@ -182,17 +182,19 @@ def test_shuffled_rewards_keep_their_mean_and_lose_their_answers(model_folder):
     assert not torch.equal(shuffled.rewards, plain.rewards)
 
 
-def test_a_reference_kl_starts_at_zero_gradient_and_pulls_back_later(model_folder):
-    with_kl = trainer_for(model_folder, reference_kl="reverse", reference_weight=100.0, arm=PAPER)
-    without = trainer_for(model_folder)
-    for trainer in (with_kl, without):
+def test_a_reference_kl_has_no_pull_at_the_reference_and_pulls_back_later(model_folder):
+    runs = [trainer_for(model_folder, reference_kl=kl, reference_weight=100.0) for kl in ("reverse", None)]
+
+    def largest_gap():
+        pairs = zip(*(weights(trainer).values() for trainer in runs), strict=True)
+        return max((a - b).abs().max().item() for a, b in pairs)
+
+    for trainer in runs:
         trainer.train_step()
-    assert_equal(weights(with_kl), weights(without))  # the policy is the reference at the first step
-    for trainer in (with_kl, without):
+    assert largest_gap() < 1e-6  # the policy is the reference at the first step
+    for trainer in runs:
         trainer.train_step()
-    assert not torch.equal(with_kl.policy.model.lm_head.weight * 0 + 1, torch.zeros(1)) and any(
-        not torch.equal(a, b) for a, b in zip(weights(with_kl).values(), weights(without).values(), strict=True)
-    )
+    assert largest_gap() > 1e-4
 
 
 def test_an_interrupt_ends_the_step_saves_and_says_how_to_go_on(model_folder, tmp_path):
