@@ -8,7 +8,7 @@ The finds that arithmetic alone would miss:
     - a norm in bf16 keeps an fp32 copy of its input: 4 bytes a number, not 2
     - the gated MLP keeps gate, silu(gate) and up even if no weight is trained; only the product goes
     - under autocast, layers that share an input keep a bf16 copy each
-    - peft casts the input of each adapter to fp32 when the base is bf16
+    - LoRA keeps what dense training keeps, and X Aᵀ besides
     - with padding, SDPA repeats the grouped key heads before it keeps them, and each layer keeps its own [C, C] mask
 """
 
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from .presets import ModelShape
 from .settings import Settings
+
+PROBE_CHUNK = 64  # positions that a probe puts through the head at one time (method.md §3)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def residual_bytes(s: Settings) -> int:
 
 def block_keeps(shape: ModelShape, s: Settings) -> list[Kept]:
     """What one block keeps, per token."""
-    c, h, f = compute_bytes(s), shape.width, shape.ffn
+    c, f = compute_bytes(s), shape.ffn
     kv = shape.q_width if s.padded and shape.heads > shape.kv_heads else shape.kv_width
     return [
         *_norms(shape, s),
@@ -48,7 +50,11 @@ def block_keeps(shape: ModelShape, s: Settings) -> list[Kept]:
         Kept("queries, keys, values", c * (shape.q_width + 2 * kv)),
         Kept("attention output", c * shape.q_width + 4 * shape.heads),
         Kept("gate, silu(gate), up", 3 * c * f),
-        *([Kept("inputs of query and key norms", 4 * (shape.q_width + shape.kv_width))] if shape.head_norms else []),
+        *(
+            [Kept("inputs of query and key norms", 4 * (shape.q_width + shape.kv_width))]
+            if shape.head_norms
+            else []
+        ),
         *([Kept("attention mask as numbers", c * s.context)] if s.padded else []),
     ]
 
@@ -67,15 +73,9 @@ def _linear_inputs(shape: ModelShape, s: Settings) -> list[Kept]:
     if s.method == "logra":
         groups = 4 if s.shared else 7
         return [Kept("projected inputs X Aᵀ", groups * r * c)]
-    if s.method == "lora":
-        inner = Kept("adapters' X Aᵀ", 7 * r * 4)
-        if s.weight_bytes == 2:  # peft: an fp32 copy for each of the seven adapters
-            return [Kept("adapters' inputs (fp32)", 4 * (5 * h + shape.q_width + f)), inner]
-        if s.autocast:
-            return [Kept("linear inputs", c * (5 * h + f)), Kept("adapters' X Aᵀ", 7 * r * c)]
-        return [Kept("linear inputs", c * (2 * h + f)), inner]
     # The attention output is o_proj's input and is kept by SDPA already.
-    return [Kept("linear inputs", c * ((5 if s.autocast else 2) * h + f))]
+    inputs = [Kept("linear inputs", c * ((5 if s.autocast else 2) * h + f))]
+    return inputs + ([Kept("adapters' X Aᵀ", 7 * r * c)] if s.method == "lora" else [])
 
 
 def block_bytes(shape: ModelShape, s: Settings) -> int:
@@ -85,7 +85,9 @@ def block_bytes(shape: ModelShape, s: Settings) -> int:
 
 def blocks_bytes(shape: ModelShape, s: Settings) -> int:
     """What all blocks keep: everything, or only their inputs under checkpointing."""
-    return shape.layers * (s.tokens * residual_bytes(s) * shape.width if s.checkpointing else block_bytes(shape, s))
+    return shape.layers * (
+        s.tokens * residual_bytes(s) * shape.width if s.checkpointing else block_bytes(shape, s)
+    )
 
 
 def saved_bytes(shape: ModelShape, s: Settings) -> int:
@@ -108,9 +110,8 @@ def _outside_blocks(shape: ModelShape, s: Settings) -> int:
 
 
 def logits_bytes(shape: ModelShape, s: Settings, *, backward: bool = False) -> int:
-    """Logits of the loss while it runs, all in fp32: logits and log-probs; in backward log-probs and two gradients."""
-    positions = min(s.chunk or s.tokens, s.tokens)
-    return positions * shape.vocab * (12 if backward else 8)
+    """Logits of one chunk of the kit's loss, all fp32: logits and two temporaries of the entropy; five in backward."""
+    return s.loss_positions(shape.vocab) * shape.vocab * 4 * (5 if backward else 3)
 
 
 def forward_transients(shape: ModelShape, s: Settings) -> int:
@@ -128,3 +129,23 @@ def mlp_backward(shape: ModelShape, s: Settings) -> int:
 def norm_backward(shape: ModelShape, s: Settings) -> int:
     """Five fp32 temporaries of a norm's backward."""
     return s.tokens * 5 * 4 * shape.width
+
+
+def rollout_block(shape: ModelShape, s: Settings, tokens: int) -> int:
+    """Short-lived tensors of a block while `tokens` prompt positions pass through it without gradients."""
+    c = compute_bytes(s)
+    return tokens * (3 * c * shape.ffn + 4 * residual_bytes(s) * shape.width)
+
+
+def probe_bytes(shape: ModelShape, s: Settings) -> int:
+    """The KL probe by forward-mode AD: the widest of plain attention, the MLP and a chunk of logits, on one sequence.
+
+    Attention without a fused kernel has its [C, C] scores in fp32, value and tangent: five such tensors per head at the
+    softmax's tangent. The variance is taken in float64: five [chunk, V] of 8 bytes beside logits and tangent.
+    """
+    c, h, length = compute_bytes(s), shape.width, min(s.context, s.probe_tokens)
+    features = 2 * c * h * s.probe_tokens  # value and tangent at every position judged
+    attention = 4 * length**2 * (5 * shape.heads + 1) + 4 * length * (10 * shape.q_width + 5 * h)
+    mlp = c * length * (6 * shape.ffn + 6 * h)
+    head = min(PROBE_CHUNK, s.probe_tokens) * shape.vocab * (40 + 2 * c)
+    return features + max(attention, mlp, head)

@@ -29,7 +29,9 @@ def tensors_in(root: object, limit: int = 200_000) -> Iterator[Tensor]:
             continue
         seen.add(id(item))
         if len(seen) > limit:
-            raise RuntimeError(f"More than {limit} objects hang on {type(root).__name__}; pass the part that holds tensors.")
+            raise RuntimeError(
+                f"More than {limit} objects hang on {type(root).__name__}; pass the part that holds tensors."
+            )
         if isinstance(item, Tensor):
             yield item
         elif not isinstance(item, nn.Module) and not callable(item):

@@ -5,6 +5,8 @@ allocate, found with the ledger:
     - torch's AdamW keeps its moments in the weight's own type (bf16 weights: bf16 moments)
     - galore-torch in fp32 keeps a *view* of the SVD's factor, so the whole factor [m, m], m = min(d, k), stays alive
       until the next refresh, not the [r, m] that the method needs
+    - adapters injected by peft have the base's type, and so have their moments (its `get_peft_model` widens them to
+      fp32, and the input of every adapter with them)
     - LoGRA's row moments are fp32 [d]; S [d, r] lives in one flat fp32 buffer, also between steps
 """
 
@@ -43,13 +45,12 @@ def adapter_parameters(shape: ModelShape, rank: int) -> int:
 
 
 def holdings(shape: ModelShape, s: Settings) -> Holdings:
-    """What `s` keeps between steps, on one GPU. Sketches and projections are replicated, all else is sharded by FSDP."""
+    """What `s` keeps between steps on one GPU. Sketches and projections are replicated, FSDP shards the rest."""
     wb, adapters = s.weight_bytes, adapter_parameters(shape, s.rank) if s.method == "lora" else 0
     halves = 2 * shape.target_parameters if s.precision == "split" else 0
     on_host = s.halves == "host"
-    weights = wb * shape.parameters + 4 * adapters + (0 if on_host else halves)
-    rest = trained_parameters(shape, s) - adapters
-    gradients = wb * rest + 4 * adapters
+    weights = wb * (shape.parameters + adapters) + (0 if on_host else halves)
+    gradients = wb * trained_parameters(shape, s)
     state = _state(shape, s)
     sketches = 4 * s.rank * shape.target_rows if s.method == "logra" else 0
     return Holdings(
@@ -81,7 +82,7 @@ def _state(shape: ModelShape, s: Settings) -> float:
     if s.method == "adam8bit":
         return 2 * EIGHT_BIT * (shape.target_parameters + rest)
     if s.method == "lora":
-        return 8 * adapter_parameters(shape, s.rank) + moments * rest
+        return moments * (adapter_parameters(shape, s.rank) + rest)
     if s.method == "logra":
         return 4 * shape.target_rows + moments * rest
     return shape.layers * sum(_projected_state(m.d, m.k, s) for m in shape.targets) + moments * rest
@@ -111,5 +112,7 @@ def step_transients(shape: ModelShape, s: Settings) -> float:
     if s.method == "logra":
         blocks = 0 if s.precision == "fp32" else 5 * 4 * min(1 << 20, -(-widest_target // 2))
         return max(blocks, 0 if fused else 2 * wb * table / s.shards)
-    copies = 2 if s.method == "apollo" else 1  # the scaled gradient and its limited copy, or the lifted update
+    copies = (
+        2 if s.method == "apollo" else 1
+    )  # the scaled gradient and its limited copy, or the lifted update
     return wb * max(copies * widest_target, 2 * table) / s.shards

@@ -1,13 +1,13 @@
 """A ledger that measures: every storage made during a step, by class and phase, with the peak and what made it.
 
-How: while a phase is open a dispatch mode sees the result of every operation, notes its storage once and, through a weak
-reference, the moment it is freed. Walks (census.py) name what lives between steps, saved-tensor hooks name what is kept
-for backward. The names are settled at the end and the log of births and deaths is then replayed, so that a tensor counts
-under its final class from its first byte on.
+How: while a phase is open a dispatch mode sees the result of every operation, notes its storage once and, through a
+weak reference, the moment it is freed. Walks (census.py) name what lives between steps, saved-tensor hooks name what
+is kept for backward. The names are settled at the end and the log of births and deaths is then replayed, so that a
+tensor counts under its final class from its first byte on.
 
-Left out: scratch memory inside one operation (a matrix product's workspace) and storages that are resized in place. The
-price is "unexplained": the process's own figure less the sum of classes (trial.py). The mode costs some microseconds per
-operation; never time anything inside a phase.
+Left out: scratch memory inside one operation (a matrix product's workspace) and storages that are resized in place.
+The price is "unexplained": the process's own figure less the sum of classes (trial.py). The mode costs some
+microseconds per operation; never time anything inside a phase.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Ledger:
     Phases are those of `PHASES`; a phase entered twice (micro-batches) keeps its higher peak.
     """
 
-    def __init__(self, model: nn.Module, optimizer: object = None, *, device: torch.device | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: object = None, *, device: torch.device | None = None
+    ) -> None:
         self.model, self.optimizer = model, optimizer
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.head, self.vocab = _head(model)
@@ -117,8 +119,8 @@ class Ledger:
     # -- bookkeeping -------------------------------------------------------------------------------------------------
 
     def _born(self, tensor: Tensor, func: object, args: tuple) -> None:
-        if tensor.device != self.device or not (storage := _storage(tensor)):
-            return
+        if tensor.device != self.device or tensor._is_zerotensor() or not (storage := _storage(tensor)):
+            return  # a zero tensor of autograd's claims bytes that nobody allocated
         key = storage._cdata
         if key in self._live:
             return
@@ -189,7 +191,9 @@ class Ledger:
         ]
         handles.append(self.model.register_forward_hook(self._cache))
         if self.head is not None:
-            handles.append(self.head.register_forward_hook(lambda m, a, out: self._label("logits", out, ("other",))))
+            handles.append(
+                self.head.register_forward_hook(lambda m, a, out: self._label("logits", out, ("other",)))
+            )
         try:
             yield
         finally:
@@ -197,7 +201,7 @@ class Ledger:
                 handle.remove()
 
     def _cache(self, module: nn.Module, args: tuple, output: object) -> None:
-        cache = getattr(output, "past_key_values", None)
+        cache = getattr(output, "past_key_values", None) or getattr(output, "cache", None)
         for layer in getattr(cache, "layers", ()):
             for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
                 if isinstance(tensor, Tensor):
@@ -216,7 +220,12 @@ def _head(model: nn.Module) -> tuple[nn.Module | None, int | None]:
     find = getattr(model, "get_output_embeddings", None)
     head = find() if callable(find) else None
     vocab = getattr(getattr(model, "config", None), "vocab_size", None)
-    widths = {size for parameter in model.parameters() if parameter.shape[:1] != (vocab,) for size in parameter.shape}
+    widths = {
+        size
+        for parameter in model.parameters()
+        if parameter.shape[:1] != (vocab,)
+        for size in parameter.shape
+    }
     return head, None if vocab in widths else vocab
 
 
@@ -226,6 +235,9 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
         return None
     try:
         storage = tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError):  # wrappers such as DTensor: their local part is seen by itself
+    except (
+        RuntimeError,
+        NotImplementedError,
+    ):  # wrappers such as DTensor: their local part is seen by itself
         return None
     return storage if storage.nbytes() else None

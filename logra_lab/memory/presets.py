@@ -1,4 +1,4 @@
-"""Shapes of language models and sizes of cards: all that the planner knows of a model, shipped, so that it works offline.
+"""Shapes of language models and sizes of cards: all that the planner knows of them, shipped, so it works offline.
 
 Legend: d rows and k columns of one weight, V vocabulary. A `ModelShape` is config arithmetic for decoders of the
 Llama kind (Llama, Qwen2/3, Gemma, SmolLM): rotary attention, gated MLP, RMS norms, the seven linear layers of
@@ -17,7 +17,7 @@ UNSUPPORTED = ("num_experts", "num_local_experts", "n_routed_experts", "linear_n
 
 @dataclass(frozen=True)
 class Matrix:
-    """One target of one block: weight [d, k], and the projection group (layers that read the same input share one A)."""
+    """One target of one block: weight [d, k], and its projection group (layers that read one input share one A)."""
 
     name: str
     d: int
@@ -120,10 +120,10 @@ MODELS = {
         ModelShape("SmolLM2-135M", 30, 576, 1536, 9, 3, 64, 49152, tied=True),
         ModelShape("Qwen2.5-Math-1.5B", 28, 1536, 8960, 12, 2, 128, 151936, tied=True, qkv_bias=True),
         ModelShape("Qwen2.5-Math-7B", 28, 3584, 18944, 28, 4, 128, 152064, tied=False, qkv_bias=True),
-        # The paper does not name its 27B. Gemma 3's text tower is the one used here: its weights are open and each of its
-        # 62 blocks has exactly the seven targets, so LoGRA applies to it as it stands. (Qwen3.5-27B, the other candidate,
-        # replaces attention by linear attention in three blocks of four.) Tied head, 262,208 tokens, 2 query heads to a
-        # key head of 128, five sliding layers of 1,024 tokens to a full one.
+        # The paper does not name its 27B. Gemma 3's text tower is the one used here: its weights are open and each of
+        # its 62 blocks has exactly the seven targets, so LoGRA applies to it as it stands. (Qwen3.5-27B, the other
+        # candidate, replaces attention by linear attention in three blocks of four.) Tied head, 262,208 tokens, two
+        # query heads of 128 to a key head, five sliding layers of 1,024 tokens to a full one.
         ModelShape(
             "Gemma-3-27B", 62, 5376, 21504, 32, 16, 128, 262208, tied=True,
             block_norms=4, head_norms=True, window=1024, full_every=6,
@@ -160,7 +160,9 @@ def card_of(gpu: Card | str | float) -> Card:
         return gpu
     name = gpu if isinstance(gpu, str) else f"{gpu:g} GB"
     if name not in CARDS:
-        raise ValueError(f"Unknown card {gpu!r}; choose one of {', '.join(CARDS)}, or pass Card(name, example, capacity).")
+        raise ValueError(
+            f"Unknown card {name!r}; choose one of {', '.join(CARDS)}, or pass Card(name, example, capacity)."
+        )
     return CARDS[name]
 
 
@@ -192,7 +194,9 @@ def _from_config(config: object) -> ModelShape:
     kind = getattr(config, "model_type", type(config).__name__)
     for field in UNSUPPORTED:
         if getattr(config, field, None):
-            raise ValueError(f"{kind} has {field}={getattr(config, field)}: only dense decoders are counted. Pass a ModelShape.")
+            raise ValueError(
+                f"{kind} has {field}={getattr(config, field)}: only dense decoders are counted. Pass a ModelShape."
+            )
     try:
         heads, width = config.num_attention_heads, config.hidden_size
         layers, ffn, vocab = config.num_hidden_layers, config.intermediate_size, config.vocab_size

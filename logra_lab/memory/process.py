@@ -27,7 +27,9 @@ CHILD_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TOP_PAD_": "0",
 def _status() -> dict[str, int]:
     """The memory lines of the process's status, in bytes."""
     with STATUS.open(encoding="utf-8") as lines:
-        pairs = [line.split() for line in lines if line.startswith(("VmHWM", "RssAnon", "RssFile", "RssShmem"))]
+        pairs = [
+            line.split() for line in lines if line.startswith(("VmHWM", "RssAnon", "RssFile", "RssShmem"))
+        ]
     return {pair[0].rstrip(":"): int(pair[1]) * 1024 for pair in pairs}
 
 
@@ -37,7 +39,7 @@ def resident_bytes() -> int | None:
 
 
 def reset_peak(device: torch.device | None = None) -> bool:
-    """Forget the peak so far (the process's, and the CUDA allocator's for a CUDA device); False if that is not possible."""
+    """Forget the peak so far, the CUDA allocator's or the process's own; False where that is not possible."""
     if device is not None and device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -64,7 +66,7 @@ def peak_bytes(device: torch.device | None = None) -> int | None:
 def run_in_child(function: str, argument: dict, *, timeout: float = 600.0) -> dict:
     """Call `function` ("package.module:name") with `argument` in a fresh Python and return its dictionary.
 
-    Both travel as JSON. Raises RuntimeError with the child's last lines if it fails, TimeoutError after `timeout` seconds.
+    Both travel as JSON. RuntimeError with the child's last lines if it fails, TimeoutError after `timeout` seconds.
     """
     command = [sys.executable, "-m", "logra_lab.memory.process", function]
     environment = {**os.environ, **CHILD_ENVIRONMENT}
@@ -72,10 +74,18 @@ def run_in_child(function: str, argument: dict, *, timeout: float = 600.0) -> di
     environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
     try:
         done = subprocess.run(
-            command, input=json.dumps(argument), capture_output=True, text=True, encoding="utf-8", env=environment, timeout=timeout
+            command,
+            input=json.dumps(argument),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        raise TimeoutError(f"{function} took longer than {timeout:g} s; pass a larger timeout or a smaller model.") from None
+        raise TimeoutError(
+            f"{function} took longer than {timeout:g} s; pass a larger timeout or a smaller model."
+        ) from None
     if done.returncode != 0:
         tail = "\n".join(done.stderr.strip().splitlines()[-6:])
         raise RuntimeError(f"{function} failed in the child process (exit {done.returncode}):\n{tail}")

@@ -29,7 +29,9 @@ class Phase:
     cause: str
     process: int | None = None  # the allocator's or the process's own peak, where known
     timeline: list[dict[str, int]] = field(default_factory=list, repr=False)
-    largest: list[tuple[str, str, int]] = field(default_factory=list, repr=False)  # (class, origin, bytes) at the peak
+    largest: list[tuple[str, str, int]] = field(
+        default_factory=list, repr=False
+    )  # (class, origin, bytes) at the peak
 
     @property
     def unexplained(self) -> int | None:
@@ -74,7 +76,9 @@ class _Recorder:
     def phase(self, now: dict[str, int], process: int | None, log: list[tuple[int, Block | str]]) -> Phase:
         stride = max(1, len(self.points) // POINTS)
         blocks = _largest(log[: self.at + 1])
-        return Phase(self.name, Bytes(self.peak), Bytes(now), self.cause, process, self.points[::stride], blocks)
+        return Phase(
+            self.name, Bytes(self.peak), Bytes(now), self.cause, process, self.points[::stride], blocks
+        )
 
 
 def _largest(log: list[tuple[int, Block | str]]) -> list[tuple[str, str, int]]:

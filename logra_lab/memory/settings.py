@@ -1,4 +1,4 @@
-"""What a run looks like, as far as memory goes: one frozen description that the planner and the ledger's trial both read.
+"""What a run looks like, as far as memory goes: one frozen description for the planner and for the ledger's trial.
 
 Precision says how the trained weights are kept, dtype what the model computes in:
     fp32        fp32 weights; with dtype "bf16" autocast makes bf16 copies for each forward
@@ -32,6 +32,7 @@ NAMES = {
     "apollo": "APOLLO",
     "logra": "LoGRA",
 }
+LOSS_LOGITS = 2**24  # logits of one chunk of the kit's loss (rl/logprobs.py)
 CHOICES = {
     "method": METHODS,
     "dtype": ("fp32", "bf16"),
@@ -52,12 +53,13 @@ class Settings:
         precision: None chooses by method and dtype ("split" for LoGRA in bf16, "master" for AdamW in bf16).
         batch, context: sequences per micro-batch and tokens per sequence, prompt and answer together.
         micro_batches: how many are accumulated before a step.
-        rest: what happens to parameters outside the targets: "frozen", "native" (an AdamW of their own), None for the
-            method's custom: dense methods train everything, LoRA and LoGRA freeze it.
+        rest: what happens to parameters outside the targets: "frozen", "native" (trained by AdamW), None for the kit's
+            custom: dense AdamW trains everything, the low-rank methods their targets only.
         rollout: "none" (other GPUs, or not counted), "transformers" (in process, same weights), "replica" (a second
             process on the same card with the same kind of weights), "vllm" (a second copy in bf16 on the same card).
         rollouts: answers generated at once (default: `batch`).
-        chunk: positions whose logits exist at one time in the loss; None for all of them.
+        chunk: positions whose logits exist at one time in the loss; None for as many as fill 64 MiB (the kit's loss), 0
+            for all of them.
         probe_tokens: tokens of the KL probe, one sequence of at most `context` at a time; 0 for none.
         projections: A cached within an update, or regenerated inside the kernels.
         padded: sequences carry an attention mask (grouped key heads are then repeated by SDPA).
@@ -77,7 +79,7 @@ class Settings:
     rollouts: int | None = None
     rest: str | None = None
     halves: str = "device"
-    chunk: int | None = 64
+    chunk: int | None = None
     probe_tokens: int = 0
     projections: str = "cached"
     shared: bool = True
@@ -89,20 +91,26 @@ class Settings:
             value = getattr(self, name)
             if value not in allowed and not (name == "rest" and value is None):
                 raise ValueError(f"{name}={value!r} is unknown; choose {', '.join(map(repr, allowed))}.")
-        for name in ("rank", "batch", "context", "micro_batches", "gpus", "rollouts", "chunk"):
+        for name in ("rank", "batch", "context", "micro_batches", "gpus", "rollouts"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name}={value!r} must be a whole number of at least 1.")
-        if not isinstance(self.probe_tokens, int) or self.probe_tokens < 0:
-            raise ValueError(f"probe_tokens={self.probe_tokens!r} must be a whole number of at least 0.")
+        for name in ("probe_tokens", "chunk"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise ValueError(f"{name}={value!r} must be a whole number of at least 0.")
         self._fill()
         if self.precision not in PRECISIONS[self.method]:
             kept = ", ".join(map(repr, PRECISIONS[self.method]))
             raise ValueError(f"{NAMES[self.method]} has no precision {self.precision!r}; choose {kept}.")
         if self.dtype == "fp32" and self.precision != "fp32":
-            raise ValueError(f'precision={self.precision!r} keeps bf16 weights; it needs dtype="bf16", not "fp32".')
+            raise ValueError(
+                f'precision={self.precision!r} keeps bf16 weights; it needs dtype="bf16", not "fp32".'
+            )
         if self.halves == "host" and self.precision != "split":
-            raise ValueError(f'halves="host" moves the lower halves of "split"; precision={self.precision!r} has none.')
+            raise ValueError(
+                f'halves="host" moves the lower halves of "split"; precision={self.precision!r} has none.'
+            )
         if self.sharding == "fsdp" and self.gpus == 1:
             raise ValueError('sharding="fsdp" needs gpus of at least 2; gpus=1 has nothing to shard over.')
 
@@ -111,7 +119,7 @@ class Settings:
         in_bf16 = {"adamw": "master", "logra": "split"}.get(self.method, "nearest")
         choices = {
             "precision": self.precision or ("fp32" if self.dtype == "fp32" else in_bf16),
-            "rest": self.rest or ("frozen" if self.method in ("lora", "logra") else "native"),
+            "rest": self.rest or ("native" if self.method in ("adamw", "adam8bit") else "frozen"),
             "rollouts": self.rollouts or self.batch,
         }
         for name, value in choices.items():
@@ -131,13 +139,21 @@ class Settings:
             )
 
     def but(self, **changes: object) -> Settings:
-        """The same run with some values changed."""
-        return replace(self, **changes)
+        """The same run with some values changed; with another method or dtype, precision and rest are chosen anew."""
+        anew = {"precision": None, "rest": None} if "method" in changes else {}
+        anew |= {"precision": None} if "dtype" in changes else {}
+        return replace(self, **{**anew, **changes})
 
     @property
     def tokens(self) -> int:
         """Token positions of one micro-batch."""
         return self.batch * self.context
+
+    def loss_positions(self, vocab: int) -> int:
+        """Positions whose logits the loss has at one time."""
+        return min(
+            self.tokens, max(64, LOSS_LOGITS // vocab) if self.chunk is None else self.chunk or self.tokens
+        )
 
     @property
     def autocast(self) -> bool:

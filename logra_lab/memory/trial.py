@@ -11,12 +11,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .arms import build_model, build_optimizer, token_loss
+from logra_lab.rl.generation import Sampling, sample_tokens
+from logra_lab.rl.logprobs import token_scores
+from logra_lab.rl.probe import LMProbe
+
+from .arms import build_model, build_optimizer
 from .ledger import Ledger
 from .presets import ModelShape, shape_of
 from .process import peak_bytes, reset_peak, resident_bytes, run_in_child
@@ -24,8 +28,9 @@ from .replay import Phase
 from .settings import Settings
 from .units import Bytes
 
-
-WARM_UP = ModelShape("warm-up", layers=1, width=64, ffn=128, heads=2, kv_heads=1, head_dim=32, vocab=64, tied=True)
+WARM_UP = ModelShape(
+    "warm-up", layers=1, width=64, ffn=128, heads=2, kv_heads=1, head_dim=32, vocab=64, tied=True
+)
 
 
 @dataclass(frozen=True)
@@ -53,68 +58,56 @@ class Measured:
         return None if not self.process_peak else 1 - self.peak.peak.total / self.process_peak
 
 
-class _Probe:
-    """Whole sequences of ids [n, C], one at a time; `LoGRA.judge` asks for no more than these two methods."""
-
-    chunk = 64
-
-    def __init__(self, trial: _Trial, ids: Tensor) -> None:
-        self.trial, self.ids = trial, ids
-
-    def features(self, model: nn.Module) -> Tensor:
-        rows = [self.trial.body(input_ids=row[None], use_cache=False).last_hidden_state[0] for row in self.ids]
-        return torch.cat(rows)  # [n·C, D]
-
-    def logits(self, model: nn.Module, chunk: Tensor) -> Tensor:
-        return self.trial.head(chunk)  # [c, V]
-
-
 class _Trial:
-    """A model, its optimizer and one callable per phase."""
+    """A model, its optimizer and one method per phase."""
 
     def __init__(self, shape: ModelShape, settings: Settings) -> None:
-        base = build_model(shape, settings)
-        self.body, self.head = base.model, base.lm_head
         self.settings, self.shape = settings, shape
-        self.model, self.optimizer = build_optimizer(base, settings)
+        self.model = build_model(shape, settings)
+        self.optimizer = build_optimizer(self.model, settings)
         generator = torch.Generator().manual_seed(0)
-        size = (settings.batch, settings.context)
-        self.ids = torch.randint(0, shape.vocab, size, generator=generator)
-        self.mask = torch.ones_like(self.ids) if settings.padded else None
-        if self.mask is not None:
-            self.mask[:, 0] = 0  # one padded place: a mask of ones is dropped by transformers
+        self.ids = torch.randint(0, shape.vocab, (settings.batch, settings.context), generator=generator)
+        self.mask = torch.ones_like(self.ids)
+        self.mask[:, 0] = 0 if settings.padded else 1  # a mask of ones is dropped by transformers
         self.loss: Tensor | None = None
-        self.proposal: object = None
+        self.proposal = self.verdict = None
 
-    def phases(self) -> dict[str, list[Callable[[], None]]]:
-        """What runs in each phase, in order; the phases of a step, named as in `PHASES`."""
-        order: list[tuple[str, Callable[[], None]]] = []
-        if self.settings.rollout == "transformers":
-            order.append(("rollout", self.rollout))
-        order += [("forward", self.forward), ("backward", self.backward)] * self.settings.micro_batches
-        if self.settings.probe_tokens and self.settings.method == "logra":
-            order += [("step", self.propose), ("probe", self.probe), ("step", self.commit)]
-        else:
-            order.append(("step", self.step))
-        return order
-
-    def rollout(self) -> None:
-        half = self.settings.context // 2
-        prompts = self.ids[:1, :half].expand(self.settings.rollouts, half)
-        self.model.eval()
-        with torch.no_grad(), self.cast():
-            self.model.generate(
-                input_ids=prompts, attention_mask=torch.ones_like(prompts), do_sample=True, use_cache=True,
-                max_new_tokens=self.settings.context - half, min_new_tokens=self.settings.context - half,
-            )  # fmt: skip
-        self.model.train()
+    def phases(self) -> list[tuple[str, Callable[[], None]]]:
+        """What runs, in order, under which phase's name."""
+        s = self.settings
+        order: list[tuple[str, Callable[[], None]]] = (
+            [("rollout", self.rollout)] if s.rollout == "transformers" else []
+        )
+        order += [("forward", self.forward), ("backward", self.backward)] * s.micro_batches
+        if s.probe_tokens and s.method == "logra":
+            return [*order, ("step", self.propose), ("probe", self.judge), ("step", self.commit)]
+        return [*order, ("step", self.step)]
 
     def cast(self) -> AbstractContextManager:
         return torch.autocast("cpu", dtype=torch.bfloat16) if self.settings.autocast else nullcontext()
 
-    def forward(self) -> None:
+    def rollout(self) -> None:
+        half = self.settings.context // 2
+        prompts = self.ids[:1, :half].expand(self.settings.rollouts, half)
+        sampling = Sampling(max_new_tokens=self.settings.context - half)
         with self.cast():
-            self.loss = token_loss(self.body, self.head, self.ids, self.mask, self.settings.chunk)
+            sample_tokens(
+                self.model,
+                prompts,
+                torch.ones_like(prompts),
+                sampling,
+                [-1],
+                0,
+                torch.Generator().manual_seed(0),
+            )
+
+    def forward(self) -> None:
+        """The loss of an RL step: log-probs of sampled tokens, here all but the first, weighted by ones."""
+        sampled = torch.ones_like(self.ids, dtype=torch.bool)
+        sampled[:, :2] = False
+        chunk = self.settings.loss_positions(self.shape.vocab)
+        with self.cast():
+            self.loss = -token_scores(self.model, self.ids, self.mask, sampled, chunk=chunk).log_probs.mean()
 
     def backward(self) -> None:
         self.loss.backward()
@@ -127,11 +120,14 @@ class _Trial:
     def propose(self) -> None:
         self.proposal = self.optimizer.propose(tokens=self.settings.tokens)
 
-    def probe(self) -> None:
-        rows = max(1, self.settings.probe_tokens // self.settings.context)
+    def judge(self) -> None:
         length = min(self.settings.context, self.settings.probe_tokens)
+        ids = self.ids[: max(1, self.settings.probe_tokens // length), :length]
+        sampled = torch.ones_like(ids, dtype=torch.bool)
+        sampled[:, 0] = False
+        probe = LMProbe(ids, torch.ones_like(ids), sampled, max_tokens=ids.numel())
         with self.cast():
-            self.verdict = self.optimizer.judge(self.proposal, _Probe(self, self.ids[:rows, :length]))
+            self.verdict = self.optimizer.judge(self.proposal, probe)
 
     def commit(self) -> None:
         self.optimizer.commit(self.proposal, self.verdict.scale)
@@ -145,22 +141,32 @@ class _Trial:
                 action()
 
 
-def measure(model: object, settings: Settings | None = None, *, child: bool = True, **changes: object) -> Measured:
+def measure(
+    model: object, settings: Settings | None = None, *, child: bool = True, **changes: object
+) -> Measured:
     """Measure one real step on the CPU by class and phase.
 
     Args: a model as for `plan`, settings or single ones by name, and `child`: a fresh process, whose own figure is then
     compared with the classes (without it `process` stays None).
     Raises ValueError for what only arithmetic can tell, ModuleNotFoundError for a missing extra.
     """
-    shape, settings = shape_of(model), replace(settings or Settings(device="cpu"), **changes)
+    shape, settings = (
+        shape_of(model),
+        settings.but(**changes) if settings else Settings(**{"device": "cpu", **changes}),
+    )
     settings.check(shape)
     if settings.device != "cpu" or settings.gpus != 1 or settings.rollout in ("replica", "vllm"):
-        raise ValueError('Trials run on one CPU with one copy of the weights: device="cpu", gpus=1, no second engine.')
+        raise ValueError(
+            'Trials run on one CPU with one copy of the weights: device="cpu", gpus=1, no second engine.'
+        )
     argument = {"shape": asdict(shape), "settings": asdict(settings)}
-    result = run_in_child("logra_lab.memory.trial:measure_here", argument) if child else measure_here(argument, False)
+    result = (
+        run_in_child("logra_lab.memory.trial:measure_here", argument)
+        if child
+        else measure_here(argument, False)
+    )
     phases = {
-        name: Phase(**p | {"peak": Bytes(p["peak"]), "end": Bytes(p["end"])})
-        for name, p in result.items()
+        name: Phase(**p | {"peak": Bytes(p["peak"]), "end": Bytes(p["end"])}) for name, p in result.items()
     }
     return Measured(shape, settings, phases)
 

@@ -83,7 +83,10 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     rule = ["-" * width for width in widths]
 
     def draw(line: list[str]) -> str:
-        cells = [cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
         return "  ".join(cells).rstrip()
 
     return "\n".join(draw(line) for line in [lines[0], rule, *lines[1:]])
