@@ -51,7 +51,10 @@ class Receipt:
 
 
 class Replica:
-    """Applies packets to `model` (which may do anything else but change its weights).
+    """Applies packets to `model`, which may do anything else but change its weights.
+
+    The model is frozen, as the trainer's targets are: torch multiplies by another kernel where a weight asks for
+    gradients, and equal weights would then give log-probs that differ in the last bit.
 
     Args:
         model: the same architecture; the same initial weights, or it begins with a resync.
@@ -81,7 +84,7 @@ class Replica:
         run: str = "logra",
         tolerance: float = 1e-5,
     ) -> None:
-        self.model, self.tolerance = model, tolerance
+        self.model, self.tolerance = model.requires_grad_(False), tolerance
         self.targets: tuple[Target, ...] = find_targets(model, targets, shared=shared)
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}: choose one of {', '.join(PRECISIONS)}")

@@ -16,17 +16,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from logra_lab.method import LoGRA, TrustRegion
-from logra_lab.method.replica import Replica
-from logra_lab.method.sender import Sender
 from logra_lab.scale.distributed import (
     AllReduce,
     EmptyProbe,
-    ShardedRows,
     joint_mismatch,
-    reshard,
     wire_bytes,
 )
 from tests.method.worlds import llama, stack, tokens
+from tests.scale import sharded_ranks
 
 WORLD = 2
 SHARE = {
@@ -34,10 +31,6 @@ SHARE = {
     1: [slice(7, 10)],
 }  # unequal micro-batches of ten sequences
 EVEN = {0: [slice(0, 5)], 1: [slice(5, 8), slice(8, 10)]}
-ONE_EACH = {
-    0: [slice(0, 7)],
-    1: [slice(7, 10)],
-}  # under FSDP a forward is a collective: equally many on each rank
 LONELY = {0: [slice(0, 10)], 1: []}
 
 
@@ -174,127 +167,48 @@ def nan_on_one_rank(rank: int) -> dict:
     return {"status": report.status, "message": report.message, "kept": kept, "next": optimizer.step().status}
 
 
-def sharded_model(model: nn.Module) -> nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+def counted_on_the_wire(rank: int) -> dict:
+    """Every all-reduce of a step as torch was asked for it, and what DDP's own hook sees of dense gradients."""
+    sizes, original = [], dist.all_reduce
 
-    mesh = init_device_mesh("cpu", (WORLD,))
-    for layer in getattr(model, "layers", []):
-        fully_shard(layer["q_proj"], mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    def counting(tensor, *rest, **options):
+        sizes.append(tensor.numel() * tensor.element_size())
+        return original(tensor, *rest, **options)
 
-
-SHAPES = ((33, 20), (1, 33), (47, 1))  # uneven rows, and a weight of which one rank has none
-
-
-def train_stack(
-    model: nn.Module, share: list[slice], steps=4, inspect=lambda optimizer, update: None, **options
-):
-    optimizer = LoGRA(model, rank=4, **options)
-    optimizer.on_commit.append(lambda update: inspect(optimizer, update))
-    for step in range(steps):
-        x = torch.randn(10, 20, generator=torch.Generator().manual_seed(step)).to(
-            next(model.parameters()).dtype
-        )
-        for rows in share:
-            (model(x[rows]).square().sum() / 10).backward()
-        reshard_if_needed(model)
-        optimizer.step(tokens=sum(rows.stop - rows.start for rows in share))
-    return optimizer
-
-
-def reshard_if_needed(model: nn.Module) -> None:
-    if dist.is_initialized():
-        reshard(model)
-
-
-def whole_weights(optimizer: LoGRA) -> dict[str, Tensor]:
-    rows = optimizer.rows
-    return {t.name: rows.gather(optimizer.weight(t.name), t.weight).clone() for t in optimizer.targets}
-
-
-def rows_sharded(rank: int) -> dict:
-    model = sharded_model(stack(*SHAPES, dtype=torch.float64))
-    optimizer = train_stack(model, ONE_EACH[rank], reduce=AllReduce(), rows=ShardedRows(), update_ratio=1e-2)
-    local = [len(optimizer.weights.local(target)) for target in optimizer.targets]
-    return {"weights": whole_weights(optimizer), "local": local}
-
-
-def split_rows_sharded(rank: int) -> dict:
-    """The same sketches on both ranks, so that only the merge differs from one process."""
-    model = sharded_model(stack(*SHAPES).bfloat16())
-    optimizer = LoGRA(
-        model, rank=4, precision="split", reduce=AllReduce("mean"), rows=ShardedRows(), update_ratio=1e-3
-    )
-    fill_and_commit(optimizer, 5)
-    return {"weights": whole_weights(optimizer)}
-
-
-def fill_and_commit(optimizer: LoGRA, steps: int) -> None:
-    for step in range(steps):
-        generator = torch.Generator().manual_seed(step)
-        for sketch in optimizer.sketches.values():
-            sketch.copy_(torch.randn(sketch.shape, generator=generator))
-        optimizer.commit(optimizer.propose(tokens=5), 0.7)
-
-
-def unsharded_by_accident(rank: int) -> dict:
-    model = sharded_model(stack((8, 20)))
-    optimizer = LoGRA(model, rank=4, reduce=AllReduce(), rows=ShardedRows())
-    (model(torch.ones(2, 20)).sum()).backward()
-    for module in model.modules():
-        if hasattr(module, "unshard"):
-            module.unshard()
+    dist.all_reduce = counting
     try:
-        optimizer.step()
-    except RuntimeError as error:
-        message = str(error)
-    reshard(model)
-    return {"message": message, "after": optimizer.step().status}
+        reduce = AllReduce()
+        train(SHARE[rank], reduce, steps=1, **REGION)
+    finally:
+        dist.all_reduce = original
+    return {"sizes": sizes, "calls": reduce.calls, "bytes": reduce.bytes, "dense": dense_bytes()}
 
 
-def sharded_trainer_feeds_a_replica(rank: int) -> dict:
-    """The replica is whole, in the same process; the packets are the sharded trainer's."""
-    result = {}
-    for precision in ("fp32", "split"):
-        kind = torch.float32 if precision == "fp32" else torch.bfloat16
-        model, twin = sharded_model(stack(*SHAPES, bias=True).to(kind)), stack(*SHAPES, bias=True).to(kind)
-        optimizer = LoGRA(
-            model,
-            rank=4,
-            precision=precision,
-            reduce=AllReduce("mean"),
-            rows=ShardedRows(),
-            update_ratio=1e-3,
+def dense_bytes() -> int:
+    """Bytes of the targets' gradients in the buckets that DDP reduces when they are all trained."""
+    model = llama().double()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("_proj" in name)
+    wrapped, seen = nn.parallel.DistributedDataParallel(model), []
+
+    def hook(_, bucket):
+        seen.append(bucket.buffer().numel() * bucket.buffer().element_size())
+        return (
+            dist.all_reduce(bucket.buffer(), async_op=True)
+            .get_future()
+            .then(lambda future: future.value()[0])
         )
-        sender, replica = Sender(optimizer, checksum_every=1), Replica(twin, rank=4, precision=precision)
-        receipts: list = []
-        optimizer.on_commit.append(lambda u, s=sender, r=replica, to=receipts: to.append(r.apply(s.pack(u))))
-        fill_and_commit(optimizer, 5)
-        late = Replica(stack(*SHAPES, bias=True, seed=9).to(kind), rank=4, precision=precision)
-        late.resync(sender.full())
-        weights = whole_weights(optimizer)
-        result[precision] = {
-            "status": [receipt.status for receipt in receipts],
-            "drift": max(receipt.drift for receipt in receipts),
-            "late": all(torch.equal(late.weight(name), weights[name]) for name in weights),
-            "others": all(
-                torch.equal(a.bias, b.bias) for a, b in zip(late_layers(late), late_layers(replica))
-            ),
-        }
-    return result
 
-
-def late_layers(replica: Replica) -> list[nn.Linear]:
-    return [layer["q_proj"] for layer in replica.model.layers]
+    wrapped.register_comm_hook(None, hook)
+    loss_of(wrapped, tokens(rows=2)).backward()
+    return sum(seen)
 
 
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         paper_with_trust_region, clipped_with_decay, verified, mean_of_equal_shares, empty_rank, no_signal_anywhere,
-        ddp_with_one_trainable_parameter, nan_on_one_rank, rows_sharded, split_rows_sharded,
-        unsharded_by_accident, sharded_trainer_feeds_a_replica,
+        ddp_with_one_trainable_parameter, nan_on_one_rank, counted_on_the_wire, *sharded_ranks.SCENARIOS,
     )
 }  # fmt: skip
 

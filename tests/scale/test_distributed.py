@@ -9,7 +9,7 @@ import torch.multiprocessing as multiprocessing
 from logra_lab.method import LoGRA, TrustRegion
 from logra_lab.scale.distributed import AllReduce, ShardedRows
 from tests.method.worlds import llama, stack
-from tests.scale import ranks
+from tests.scale import ranks, sharded_ranks
 
 
 @pytest.fixture(scope="module")
@@ -106,23 +106,33 @@ def test_a_step_makes_one_collective_for_the_sketches_and_one_per_scalar_decisio
     plain, judged = both["clipped_with_decay"][0]["calls"], both["paper_with_trust_region"][0]["calls"]
     assert plain == 1  # sketches
     assert judged == 4  # sketches, tokens, mismatch, KL
-    wire = both["clipped_with_decay"][0]["wire"]
+
+
+def test_bytes_on_the_wire_are_counted_against_the_gradients_that_ddp_would_reduce(both):
     shapes = [module.weight.shape for name, module in llama().named_modules() if name.endswith("_proj")]
-    assert wire.sketches == 8 * sum(rows * 5 for rows, _ in shapes)
-    assert wire.gradients == 8 * sum(rows * columns for rows, columns in shapes)
-    assert wire.ratio > 9
+    for result in both["counted_on_the_wire"]:
+        assert len(result["sizes"]) == result["calls"] == 4  # sketches, tokens, mismatch, KL
+        assert sum(result["sizes"]) == result["bytes"]
+        assert max(result["sizes"]) == 8 * sum(rows * 5 for rows, _ in shapes) and min(result["sizes"]) <= 16
+        assert result["dense"] == 8 * sum(rows * columns for rows, columns in shapes)
+        assert result["dense"] > 10 * result["bytes"]
+    wire = both["clipped_with_decay"][0]["wire"]
+    assert wire.sketches == max(both["counted_on_the_wire"][0]["sizes"])
+    assert wire.gradients == both["counted_on_the_wire"][0]["dense"] and wire.ratio > 10
 
 
 def test_sharded_rows_equal_one_process_even_where_a_rank_has_none(both):
-    expected = ranks.train_stack(stack(*ranks.SHAPES, dtype=torch.float64), [slice(0, 10)], update_ratio=1e-2)
+    expected = sharded_ranks.train_stack(
+        stack(*sharded_ranks.SHAPES, dtype=torch.float64), [slice(0, 10)], update_ratio=1e-2
+    )
     assert both["rows_sharded"][0]["local"] == [17, 1, 24] and both["rows_sharded"][1]["local"] == [16, 0, 23]
-    assert_equal_to_one_process(both["rows_sharded"], {"weights": ranks.whole_weights(expected)})
+    assert_equal_to_one_process(both["rows_sharded"], {"weights": sharded_ranks.whole_weights(expected)})
 
 
 def test_split_halves_sharded_by_rows_equal_one_process_to_the_last_fp32_bit(both):
-    optimizer = LoGRA(stack(*ranks.SHAPES).bfloat16(), rank=4, precision="split", update_ratio=1e-3)
-    ranks.fill_and_commit(optimizer, 5)
-    expected = ranks.whole_weights(optimizer)
+    optimizer = LoGRA(stack(*sharded_ranks.SHAPES).bfloat16(), rank=4, precision="split", update_ratio=1e-3)
+    sharded_ranks.fill_and_commit(optimizer, 5)
+    expected = sharded_ranks.whole_weights(optimizer)
     for result in both["split_rows_sharded"]:
         for name, weight in result["weights"].items():
             torch.testing.assert_close(weight, expected[name], rtol=5e-7, atol=1e-9)
