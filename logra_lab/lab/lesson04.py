@@ -62,10 +62,10 @@ def dense_arm(**sizes: int) -> nn.Module:
     return model
 
 
-def sketched_arm(rank: int, **sizes: int) -> tuple[nn.Module, LoGRA]:
+def sketched_arm(rank: int, shared: bool = True, seed: int = 42, **sizes: int) -> tuple[nn.Module, LoGRA]:
     """The small Llama with LoGRA attached."""
     model = small_llama(**sizes)
-    return model, LoGRA(model, rank=rank)
+    return model, LoGRA(model, rank=rank, shared=shared, seed=seed)
 
 
 def dense_gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -156,12 +156,25 @@ def target_shapes(model: nn.Module) -> list[tuple[int, int]]:
     return [tuple(target.weight.shape) for target in find_targets(model, DEFAULT_TARGETS)]
 
 
+def input_readers(model: nn.Module) -> list[tuple[str, str, int]]:
+    """(layer, name of the input that it reads, width) of every target; siblings read one input."""
+    return [(t.name, f"input of {t.group}", t.columns) for t in find_targets(model, DEFAULT_TARGETS)]
+
+
 # ---------------------------------------------------------------- what it costs
 
 
+def in_place_flops(out: tuple, left: tuple, right: tuple, **_: object) -> int:
+    """FLOPs of out += left @ right, from the three shapes."""
+    return 2 * left[0] * left[1] * right[1]
+
+
+IN_PLACE = {torch.ops.aten.addmm_: in_place_flops}
+
+
 def counted_flops(run: Run) -> int:
-    """FLOPs of forward and backward as torch's own counter sees them (matrix products, attention)."""
-    with FlopCounterMode(display=False) as counter:
+    """FLOPs of forward and backward by torch's own counter, taught the in-place product that adds to a sketch."""
+    with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as counter:
         run().backward()
     return counter.get_total_flops()
 
