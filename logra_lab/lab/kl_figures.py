@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -85,53 +86,65 @@ def sweep_words(sweeps: Sequence[Sweep]) -> str:
     )
 
 
+FREE_SERIES = {
+    "own": "on its own batch",
+    "own_over_fresh": "on its own batch, over the forecast for fresh answers",
+    "fresh": "on fresh answers (the control)",
+}
+
+
 def free_against_fresh(runs: Sequence[Mapping[str, Any]]) -> Picture:
     """The same-batch estimate over the forward-mode one, by batch size, on own and on fresh answers."""
-    figure, axes = new_figure(7.6, 3.6)
-    sizes = sorted({run["prompts"] for run in runs})
-    for number, (name, label) in enumerate(
-        (("own", "on the batch that made the step"), ("fresh", "on fresh answers"))
-    ):
-        means = []
+    figure, axes = new_figure(8.0, 4.0)
+    sizes = batch_sizes(runs)
+    for number, (name, label) in enumerate(FREE_SERIES.items()):
         for size in sizes:
-            values = [run[name] for run in runs if run["prompts"] == size]
-            means.append(sum(values) / len(values))
-            axes.plot(
-                [size] * len(values),
-                values,
-                "os"[number],
-                color=style(number)["color"],
-                alpha=0.35,
-                markersize=6,
-            )
-        axes.plot(sizes, means, label=label, marker="os"[number], **style(number))
+            values = free_ratios(runs, size, name)
+            axes.plot([size] * len(values), values, "osD"[number], color=style(number)["color"], alpha=0.3)
+        axes.plot(
+            sizes,
+            [middle(runs, size, name) for size in sizes],
+            label=label,
+            marker="osD"[number],
+            **style(number),
+        )
     axes.axhline(1.0, color="#888888", linewidth=1.2)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set(
-        xlabel="answers in the batch",
-        ylabel="free / forward-mode",
-        title="The free estimate, divided by the forward-mode one",
-    )
-    axes.set_ylim(bottom=0)
+    axes.set_yscale("log")
+    axes.set_yticks([0.5, 1, 2, 5, 10, 20, 50], ["0.5", "1", "2", "5", "10", "20", "50"])
+    axes.minorticks_off()
+    axes.set(xlabel="answers that made the step", ylabel="ratio", ylim=(0.4, 150))
+    axes.set_title("The free estimate, divided by the forward-mode forecast")
     axes.legend(loc="upper right")
     return Picture(figure, free_words(runs), free_words(runs))
 
 
-def mean_ratio(runs: Sequence[Mapping[str, Any]], prompts: int, name: str) -> float:
-    """Mean of `name` over the runs with this batch size."""
-    values = [run[name] for run in runs if run["prompts"] == prompts]
-    return sum(values) / len(values)
+def batch_sizes(runs: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The recorded batch sizes, smallest first."""
+    return sorted({run["prompts"] for run in runs})
+
+
+def free_ratios(runs: Sequence[Mapping[str, Any]], prompts: int, name: str) -> list[float]:
+    """One series at one batch size, a value per seed."""
+    chosen = [run for run in runs if run["prompts"] == prompts]
+    if name == "own_over_fresh":
+        return [run["own"] / run["fresh_over_own"] for run in chosen]
+    return [run[name] for run in chosen]
+
+
+def middle(runs: Sequence[Mapping[str, Any]], prompts: int, name: str) -> float:
+    """The median over seeds of one series at one batch size."""
+    return median(free_ratios(runs, prompts, name))
 
 
 def free_words(runs: Sequence[Mapping[str, Any]]) -> str:
     """What the free estimate does, in a sentence."""
-    sizes = sorted({run["prompts"] for run in runs})
-    own = ", ".join(f"{mean_ratio(runs, size, 'own'):.1f} at {size}" for size in sizes)
-    fresh = ", ".join(f"{mean_ratio(runs, size, 'fresh'):.1f} at {size}" for size in sizes)
+    sizes = batch_sizes(runs)
+    parts = [", ".join(f"{middle(runs, size, name):.1f}" for size in sizes) for name in FREE_SERIES]
     return (
-        f"Free over forward-mode, mean over seeds. Own batch: {own} answers. Fresh answers: {fresh}. "
-        "Faint marks: single seeds."
+        f"Medians over seeds, for steps made of {', '.join(map(str, sizes))} answers. On its own batch: {parts[0]}; over what "
+        f"fresh answers cost: {parts[1]}; on fresh answers, the control: {parts[2]}. Faint marks: single seeds."
     )
 
 
