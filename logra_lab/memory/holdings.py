@@ -48,7 +48,7 @@ def holdings(shape: ModelShape, s: Settings) -> Holdings:
     """What `s` keeps between steps on one GPU. Sketches and projections are replicated, FSDP shards the rest."""
     wb, adapters = s.weight_bytes, adapter_parameters(shape, s.rank) if s.method == "lora" else 0
     halves = 2 * shape.target_parameters if s.precision == "split" else 0
-    on_host = s.halves == "host"
+    on_host = s.halves == "host" and s.device == "cuda"  # on a CPU the host is the device
     weights = wb * (shape.parameters + adapters) + (0 if on_host else halves)
     gradients = wb * trained_parameters(shape, s)
     state = _state(shape, s)

@@ -10,6 +10,8 @@ glibc keeps freed blocks and hides differences: measure in a child with `MALLOC_
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib
 import json
 import os
@@ -36,6 +38,14 @@ def _status() -> dict[str, int]:
 def resident_bytes() -> int | None:
     """Anonymous resident memory of this process now, or None where the system does not tell."""
     return _status()["RssAnon"] if STATUS.exists() else None
+
+
+def give_back() -> None:
+    """Collect garbage and hand glibc's free pages back, so that a base read next holds no room for later tensors."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def reset_peak(device: torch.device | None = None) -> bool:

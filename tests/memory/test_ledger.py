@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig
 
 from logra_lab.memory import Ledger, ModelShape, Settings, measure
 from logra_lab.memory.census import bytes_of, residents, tensors_in
@@ -143,9 +144,11 @@ def test_a_child_that_fails_is_reported_with_its_last_words():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process tells its peak on Linux only")
-def test_less_than_a_tenth_of_the_process_is_unexplained_at_the_size_of_tiny_math():
-    settings = Settings(method="logra", rank=8, dtype="fp32", device="cpu", batch=64, context=32)
-    measured = measure(TINY, settings)
+@pytest.mark.parametrize("method", ["logra", pytest.param("adamw", marks=pytest.mark.slow)])
+def test_less_than_a_tenth_of_the_process_is_unexplained_on_tiny_math(method, repository):
+    config = AutoConfig.from_pretrained(repository / "data" / "tiny-math")
+    settings = Settings(method=method, rank=8, dtype="fp32", device="cpu", batch=256, context=16)
+    measured = measure(config, settings)
     assert measured.process_peak and abs(measured.unexplained) < 0.10
 
 
