@@ -10,11 +10,12 @@ Shapes: x [..., k], y [..., d], U factor [d, r], signs of A [r, k].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .sketch import Projections
@@ -48,7 +49,7 @@ def side_branch(
 
         return hook
 
-    with _hooked(targets, hook_of):
+    with _hooked((m, hook_of(t)) for t in targets for m in t.modules):
         yield
 
 
@@ -56,28 +57,70 @@ def side_branch(
 def tangent_branch(
     targets: Sequence[Target], factors: Mapping[str, Tensor], projections: Projections
 ) -> Iterator[None]:
-    """Within it and a forward-mode level, outputs carry the tangent along ΔW = −U A (method.md §3)."""
+    """Within it, and within a forward-mode level, outputs carry the tangent along ΔW = −U A (method.md §3)."""
 
-    def hook_of(target: Target) -> Callable:
-        def hook(module: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            x = forward_ad.unpack_dual(args[0]).primal
-            primal, tangent = forward_ad.unpack_dual(output)
-            own = -low_rank_term(x, factors[target.name], target, projections).to(primal.dtype)
-            return forward_ad.make_dual(primal, own if tangent is None else tangent + own)
+    def branch_of(target: Target) -> Callable:
+        return lambda x: low_rank_term(x, factors[target.name], target, projections)
 
-        return hook
-
-    with _hooked(targets, hook_of):
+    with _hooked((m, _Tangent(branch_of(t))) for t in targets for m in t.modules):
         yield
 
 
 @contextmanager
-def _hooked(targets: Sequence[Target], hook_of: Callable[[Target], Callable]) -> Iterator[None]:
-    handles = [
-        m.register_forward_hook(torch.compiler.disable(hook_of(t))) for t in targets for m in t.modules
-    ]
-    try:
+def constant_weights(model: nn.Module, targets: Sequence[Target]) -> Iterator[None]:
+    """Within it, and within a forward-mode level, linear layers other than the targets treat W as a constant.
+
+    Left to itself, forward mode multiplies by a tangent of W that is all zeros, and makes one as large as W:
+    half as much work again, and for the head a matrix of [V, D].
+    """
+    own = {id(module) for target in targets for module in target.modules}
+    plain = (m for m in model.modules() if type(m).forward is nn.Linear.forward and id(m) not in own)
+    with _hooked((module, _Tangent(None)) for module in plain):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+class _Hook:
+    """A forward hook that `torch.compile` leaves alone. (Disabling each function anew would take milliseconds.)"""
+
+    def __init__(self, function: Callable) -> None:
+        self._function = function
+
+    @torch.compiler.disable
+    def __call__(self, *args):
+        return self._function(*args)
+
+
+class _Tangent:
+    """Hooks around a linear layer: it sees the value only, and the tangent W ẋ − branch(x) passes by.
+
+    W is read before the layer runs, while a wrapper that shards weights still holds it whole.
+    """
+
+    def __init__(self, branch: Callable[[Tensor], Tensor] | None) -> None:
+        self._branch = branch
+        self._tangents: list[Tensor | None] = []
+
+    def before(self, module: nn.Linear, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, moved = forward_ad.unpack_dual(args[0])
+        tangent = None if moved is None else F.linear(moved, module.weight)  # [..., d]
+        if self._branch is not None:
+            own = self._branch(x)
+            tangent = own.neg_() if tangent is None else tangent.sub_(own)
+        self._tangents.append(tangent)
+        return (x, *args[1:])
+
+    def after(self, module: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        tangent = self._tangents.pop()
+        return output if tangent is None else forward_ad.make_dual(output, tangent.to(output.dtype))
+
+
+@contextmanager
+def _hooked(hooks: Iterable[tuple[nn.Module, Callable | _Tangent]]) -> Iterator[None]:
+    """Every module with its hook, or its pair of hooks, until the context closes."""
+    with ExitStack() as stack:
+        for module, hook in hooks:
+            if isinstance(hook, _Tangent):
+                stack.callback(module.register_forward_pre_hook(_Hook(hook.before)).remove)
+                hook = hook.after
+            stack.callback(module.register_forward_hook(_Hook(hook)).remove)
+        yield

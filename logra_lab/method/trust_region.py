@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .row_adam import wide
-from .side_branch import side_branch, tangent_branch
+from .side_branch import constant_weights, side_branch, tangent_branch
 from .sketch import Projections
 from .targets import Target
 
@@ -154,6 +154,7 @@ def predict_kl(
         sdpa_kernel(SDPBackend.MATH),
         forward_ad.dual_level(),
         tangent_branch(targets, factors, projections),
+        constant_weights(model, targets),
     ):
         features, tangent = forward_ad.unpack_dual(probe.features(model))  # [n, D] each
         tangent = torch.zeros_like(features) if tangent is None else tangent
