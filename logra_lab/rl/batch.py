@@ -1,6 +1,6 @@
 """A step's answers with their rewards, and how they are cut into micro-batches.
 
-    P  prompts      G  answers per prompt      B = P*G  sequences      L  padded length      T  sampled tokens, flat
+P  prompts      G  answers per prompt      B = P*G  sequences      L  padded length      T  sampled tokens, flat
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from logra_lab.rl.config import RunConfig
+from logra_lab.rl.generation import sample_tokens
 from logra_lab.rl.losses import no_signal, per_token
 from logra_lab.rl.policy import Policy, Rollout, rollout
 from logra_lab.rl.tasks import Problem, Task
@@ -61,7 +62,7 @@ class Batch:
         return (self.rollout.log_probs - log_probs)[ended].mean().item() if bool(ended.any()) else None
 
     def micro_batches(self, size: int, weights: Tensor, advantages: Tensor) -> Iterator[MicroBatch]:
-        """Cuts of `size` sequences, with `weights` [B, L] and `advantages` [B]; columns that are all padding are dropped."""
+        """Cuts of `size` sequences, with `weights` [B, L] and `advantages` [B]; all-padding columns are dropped."""
         whole, start_token = self.rollout, 0
         for start in range(0, len(weights), size):
             rows = slice(start, start + size)
@@ -82,12 +83,18 @@ class Batch:
 
 
 def answer_prompts(
-    policy: Policy, task: Task, problems: Sequence[Problem], config: RunConfig, generator: torch.Generator
+    policy: Policy,
+    task: Task,
+    problems: Sequence[Problem],
+    config: RunConfig,
+    generator: torch.Generator,
+    *,
+    sampler=sample_tokens,
 ) -> Batch:
     """Sample `config.answers` answers to each problem, answers to the same problem side by side, and reward them."""
     repeated = [problem for problem in problems for _ in range(config.answers)]
     prompts = policy.encode([problem.prompt for problem in repeated])
-    sampled = rollout(policy, prompts, config.sampling(), generator)
+    sampled = rollout(policy, prompts, config.sampling(), generator, sampler=sampler)
     right = torch.tensor(score_answers(task, repeated, sampled))  # [B]
     rewards = torch.where(right > 0, config.reward_right, config.reward_wrong)
     return Batch(sampled, right, rewards, config.answers)

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from logra_lab.rl.batch import draw_problems, score_answers
-from logra_lab.rl.generation import Sampling
+from logra_lab.rl.generation import Sampling, sample_tokens
 from logra_lab.rl.policy import Policy, rollout
 from logra_lab.rl.tasks import Problem, Task
 
@@ -23,15 +23,16 @@ def evaluate(
     *,
     greedy: bool = True,
     sequences: int = SEQUENCES,
+    sampler=sample_tokens,
 ) -> dict[str, float]:
     """`accuracy` (sampled) and `greedy` on `problems` held-out problems, or on all of them."""
     chosen = task.held_out
     if problems is not None and problems < len(chosen):
         chosen = draw_problems(chosen, problems, generator)
-    result = {"accuracy": accuracy(policy, task, chosen, sampling, generator, sequences)}
+    result = {"accuracy": accuracy(policy, task, chosen, sampling, generator, sequences, sampler)}
     if greedy:
         without_chance = dataclasses.replace(sampling, temperature=0.0)
-        result["greedy"] = accuracy(policy, task, chosen, without_chance, generator, sequences)
+        result["greedy"] = accuracy(policy, task, chosen, without_chance, generator, sequences, sampler)
     return result
 
 
@@ -42,11 +43,14 @@ def accuracy(
     sampling: Sampling,
     generator: torch.Generator,
     sequences: int = SEQUENCES,
+    sampler=sample_tokens,
 ) -> float:
     """The share of `problems` answered right, one answer each."""
     right = 0.0
     for start in range(0, len(problems), sequences):
         some = problems[start : start + sequences]
-        answers = rollout(policy, policy.encode([p.prompt for p in some]), sampling, generator)
+        answers = rollout(
+            policy, policy.encode([p.prompt for p in some]), sampling, generator, sampler=sampler
+        )
         right += sum(score_answers(task, some, answers))
     return right / len(problems)

@@ -12,7 +12,7 @@ Left out: beams, penalties, top-k and top-p. A checkpoint's own generation setti
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,13 +34,19 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature} is negative; use 1.0, or 0 for greedy evaluation")
+            raise ValueError(
+                f"temperature={self.temperature} is negative; use 1.0, or 0 for greedy evaluation"
+            )
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} samples nothing; use at least 1")
         if self.top_k:
-            raise ValueError(f"top_k={self.top_k} samples from a cut distribution that is not scored; leave it None")
+            raise ValueError(
+                f"top_k={self.top_k} samples from a cut distribution that is not scored; leave it None"
+            )
         if self.top_p is not None and self.top_p < 1:
-            raise ValueError(f"top_p={self.top_p} samples from a cut distribution that is not scored; leave it None")
+            raise ValueError(
+                f"top_p={self.top_p} samples from a cut distribution that is not scored; leave it None"
+            )
 
 
 class Sampled(NamedTuple):
@@ -77,15 +83,20 @@ def sample_tokens(
     stop_ids: Sequence[int],
     pad: int,
     generator: torch.Generator,
+    *,
+    everywhere: Callable[[bool], bool] = bool,
 ) -> Sampled:
-    """Sample up to `max_new_tokens` after left-padded prompts [B, L]; stops early when every answer has ended."""
+    """Sample up to `max_new_tokens` after left-padded prompts [B, L]; stops early when every answer has ended.
+
+    `everywhere` turns "ended here" into "ended in all processes", where all must run the model equally often.
+    """
     stops = torch.tensor(stop_ids, device=input_ids.device)
     finished = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
     mask, ids, cache = attention_mask.long(), input_ids, DynamicCache(config=model.config)
     cache_name = cache_argument(model)
     columns, scores, alive = [], [], []
     with evaluation_mode(model):
-        while len(columns) < sampling.max_new_tokens and not bool(finished.all()):
+        while len(columns) < sampling.max_new_tokens and not everywhere(bool(finished.all())):
             inputs = {
                 "input_ids": ids, "attention_mask": mask, "position_ids": position_ids(mask)[:, -ids.shape[1] :],
                 cache_name: cache, "use_cache": True, "logits_to_keep": 1,

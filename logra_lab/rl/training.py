@@ -6,6 +6,8 @@ Every random draw comes from a generator made from (seed, step, purpose), so all
 run continues bit for bit on a CPU, and nothing touches the global seed. The loop knows no optimizer by name: an `Arm`
 (baselines.py) does.
 
+The small methods from `_make_arm` to `_mismatch` are the plain case of what `logra_lab.scale` does with more processes.
+
 Left out: several updates per rollout (the importance weights are there, the loop isn't), rollouts in another
 process (`scale/`), and learning-rate schedules.
 """
@@ -26,17 +28,19 @@ from torch import Tensor
 from logra_lab.method import StepReport
 from logra_lab.rl import checkpoint as checkpoints
 from logra_lab.rl import losses
-from logra_lab.rl.baselines import Arm, make_arm, make_feedback
+from logra_lab.rl.baselines import Arm, make_arm
 from logra_lab.rl.batch import Batch, answer_prompts, draw_problems, generator_for
 from logra_lab.rl.config import RunConfig
 from logra_lab.rl.endings import RunResult, run_to_the_end
 from logra_lab.rl.evaluation import evaluate
+from logra_lab.rl.feedback import make_feedback
+from logra_lab.rl.generation import Sampled, sample_tokens
 from logra_lab.rl.interrupt import StopRequest
 from logra_lab.rl.kl import ProbeSnapshot
-from logra_lab.rl.metrics import MetricsLog, peak_memory
+from logra_lab.rl.metrics import MetricsLog, of_report, peak_memory
 from logra_lab.rl.policy import Policy, load_policy, token_scores
 from logra_lab.rl.probe import LMProbe
-from logra_lab.rl.tasks import Task, make_task
+from logra_lab.rl.tasks import Problem, Task, make_task
 
 Metrics = dict[str, Any]
 
@@ -61,11 +65,14 @@ class Trainer:
         self.folder = Path(folder) if folder is not None else None
         found = checkpoints.latest(self.folder) if self.folder is not None else None
         if found and not resume:
-            raise FileExistsError(f"{self.folder} already holds {found.name}; pass resume=True or use another folder")
+            raise FileExistsError(
+                f"{self.folder} already holds {found.name}; pass resume=True or use another folder"
+            )
         self.policy = policy if policy is not None else load_policy(config.model)
         self.task = task if task is not None else make_task(config.task, **dict(config.task_options))
         self.reference = _reference_copy(self.policy, config)
-        self.arm: Arm = make_arm(config.arm, self.policy.model, seed=config.seed, steps=config.steps)
+        self.sampler: Callable[..., Sampled] = sample_tokens
+        self.arm: Arm = self._make_arm()
         self.policy = dataclasses.replace(self.policy, model=self.arm.model)
         self.feedback = make_feedback(config.arm, config.steps)
         self.step, self.baseline, self.mismatch = 0, 0.0, 0.0
@@ -81,10 +88,11 @@ class Trainer:
         rollout_seconds = time.perf_counter() - started
         self.arm.zero_grad()
         log_probs, entropy = self._backward(batch)
-        self.baseline = losses.next_baseline(self.baseline, batch.rewards, self.config.baseline_weight)
+        whole = self._whole(batch)
+        self.baseline = losses.next_baseline(self.baseline, whole.rewards, self.config.baseline_weight)
         report, measured = self._update(batch, log_probs)
         self.step += 1
-        metrics = {"step": self.step, **batch.metrics(), "entropy": entropy, **_of_report(report), **measured}
+        metrics = {"step": self.step, **whole.metrics(), "entropy": entropy, **of_report(report), **measured}
         seconds = time.perf_counter() - started
         return metrics | {
             "seconds": seconds, "rollout_seconds": rollout_seconds,
@@ -94,7 +102,9 @@ class Trainer:
     def evaluate(self, problems: int | None = None) -> Metrics:
         """Sampled and greedy accuracy on held-out problems (all of them by default)."""
         generator = generator_for(self.config.seed, self.step, "evaluation")
-        return evaluate(self.policy, self.task, self.config.sampling(), generator, problems)
+        return evaluate(
+            self.policy, self.task, self.config.sampling(), generator, problems, sampler=self.sampler
+        )
 
     def run(self, on_step: Callable[[Metrics], None] | None = None) -> RunResult:
         """All remaining steps. Ctrl-C finishes the step, saves and returns; a second one stops at once.
@@ -114,10 +124,34 @@ class Trainer:
         }  # fmt: skip
         return checkpoints.save(self.folder, self.step, self.policy.model, self.arm.state_dict(), state)
 
+    def _make_arm(self) -> Arm:
+        return make_arm(self.config.arm, self.policy.model, seed=self.config.seed, steps=self.config.steps)
+
+    def _share(self, problems: list[Problem]) -> list[Problem]:
+        return problems  # those of the step that this process answers
+
+    def _generator(self, purpose: str) -> torch.Generator:
+        return generator_for(self.config.seed, self.step, purpose)
+
+    def _whole(self, batch: Batch) -> Batch:
+        return batch  # with the rewards of all processes
+
+    def _token_weights(self, batch: Batch) -> Tensor:
+        """The loss's weight of each position [B, L]; over all processes they make one mean."""
+        config = self.config
+        return losses.token_weights(
+            batch.rollout.generated_mask, config.denominator, constant=config.max_new_tokens,
+            length_weight=config.length_weight,
+        )  # fmt: skip
+
+    def _mismatch(self, batch: Batch, log_probs: Tensor) -> float | None:
+        return batch.mismatch(log_probs)
+
     def _rollout(self) -> Batch:
         config, step = self.config, self.step
-        problems = draw_problems(self.task.train, config.prompts, generator_for(config.seed, step, "problems"))
-        batch = answer_prompts(self.policy, self.task, problems, config, generator_for(config.seed, step, "answers"))
+        drawn = draw_problems(self.task.train, config.prompts, generator_for(config.seed, step, "problems"))
+        answers = (self._share(drawn), config, self._generator("answers"))
+        batch = answer_prompts(self.policy, self.task, *answers, sampler=self.sampler)
         if config.shuffle_rewards:
             order = torch.randperm(len(batch.right), generator=generator_for(config.seed, step, "shuffle"))
             batch = dataclasses.replace(batch, rewards=batch.rewards[order])
@@ -131,10 +165,8 @@ class Trainer:
 
     def _backward(self, batch: Batch) -> tuple[Tensor, float]:
         """Accumulate the gradient of the whole batch; returns the log-probs [T] and their mean entropy."""
-        config, rollout = self.config, batch.rollout
-        weights = losses.token_weights(
-            rollout.generated_mask, config.denominator, constant=config.max_new_tokens, length_weight=config.length_weight
-        )  # [B, L]
+        config = self.config
+        weights = self._token_weights(batch)  # [B, L]
         advantages = self._advantages(batch).to(weights.device)
         size = config.micro_batch or len(weights)
         scored, entropies = [], []
@@ -172,7 +204,7 @@ class Trainer:
         wants_measure = self.config.measure_kl or self.feedback is not None
         probe = self._probe(batch) if wants_measure or self.arm.wants_probe else None
         snapshot = ProbeSnapshot(self.policy.model, probe) if wants_measure else None
-        mismatch = batch.mismatch(log_probs)
+        mismatch = self._mismatch(batch, log_probs)
         report = self.arm.step(probe=probe, tokens=batch.tokens, mismatch=mismatch)
         if snapshot is None or report.status != "updated":
             return report, {}
@@ -205,15 +237,6 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"hash": self.config.hash(), "config": self.config.to_json()}, indent=1)
         (self.folder / "config.json").write_text(text, encoding="utf-8")
-
-
-def _of_report(report: StepReport) -> Metrics:
-    predicted, scale = report.predicted_kl, report.scale
-    return {
-        "status": report.status, "message": report.message, "sketch_norm": report.sketch_norm,
-        "predicted_kl": predicted * scale**2 if predicted is not None else None,  # of the step as taken
-        "measured_kl": report.measured_kl, "budget": report.budget, "scale": scale, "mismatch": report.mismatch,
-    }  # fmt: skip
 
 
 def _reference_copy(policy: Policy, config: RunConfig) -> torch.nn.Module | None:
