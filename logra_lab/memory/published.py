@@ -56,7 +56,11 @@ NOTES = (
 def prediction(figure: Figure, settings: Settings = ASSUMED) -> Plan:
     """The plan that stands beside a published figure."""
     probe = settings.probe_tokens if figure.method == "logra" else 0
-    return plan(figure.model, settings.but(method=figure.method, rest=None, probe_tokens=probe))
+    same = {
+        "precision": settings.precision,
+        "probe_tokens": probe,
+    }  # another method would choose its own precision
+    return plan(figure.model, settings.but(method=figure.method, **same))
 
 
 def published_rows(settings: Settings = ASSUMED) -> list[tuple[Figure, Plan, float | None]]:
@@ -89,9 +93,8 @@ def layouts_27b(total: int = 8, card: str = "80 GB", **settings: object) -> str:
         cells = [f"{training} training + {total - training} rollout"]
         for method in ("adamw", "logra"):
             s = ASSUMED.but(**settings) if settings else ASSUMED
-            sharded = s.but(
-                gpus=training, sharding="fsdp" if training > 1 else "replicated", method=method, rest=None
-            )
+            sharding = "fsdp" if training > 1 else "replicated"
+            sharded = s.but(gpus=training, sharding=sharding, method=method, precision=s.precision)
             made = plan("27B", sharded)
             margin = made.margin(card_of(card))
             verdict = f"fits, {size(margin)} free" if margin >= 0 else f"short by {size(-margin)}"

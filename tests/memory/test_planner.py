@@ -113,6 +113,7 @@ def test_published_rows_hold_predicted_less_published_and_judge_the_out_of_memor
     rows = {
         (figure.model, figure.method, figure.gib): (made, diff) for figure, made, diff in published_rows()
     }
+    assert {made.settings.precision for made, _ in rows.values()} == {"fp32"}  # the paper's, for every method
     made, difference = rows["Qwen2.5-Math-7B", "logra", 17.29]
     assert difference == pytest.approx(made.peak.total / GIB - 17.29)
     assert not rows["Gemma-3-27B", "adamw", None][0].fits("80 GB")
