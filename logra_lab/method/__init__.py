@@ -1,7 +1,11 @@
 """The algorithm: sketches, row moments, trust region, merge. Needs torch; knows no language models, no RL."""
 
 from .optimizer import LoGRA
+from .packet import PacketError
+from .replica import Receipt, Replica
+from .sender import Sender
 from .targets import DEFAULT_TARGETS, Target
+from .traffic import TrafficReport, measure_traffic
 from .trust_region import Probe, TrustRegion
 from .values import NonFiniteSketch, Proposal, StaleProposal, StepReport, Update, Verdict
 
@@ -9,12 +13,18 @@ __all__ = [
     "DEFAULT_TARGETS",
     "LoGRA",
     "NonFiniteSketch",
+    "PacketError",
     "Probe",
     "Proposal",
+    "Receipt",
+    "Replica",
+    "Sender",
     "StaleProposal",
     "StepReport",
     "Target",
+    "TrafficReport",
     "TrustRegion",
     "Update",
     "Verdict",
+    "measure_traffic",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -97,7 +97,7 @@ def refuse_other_terms(mine: Terms, theirs: Terms) -> None:
         )  # fmt: skip
 
 
-def _refuse_out_of_turn(updates: int, link: str, header: Mapping[str, object]) -> None:
+def _refuse_out_of_turn(updates: int, link: str, header: Mapping[str, Any]) -> None:
     number, parent = header.get("update"), header.get("parent")
     if not _is_count(number):
         raise PacketError(f"the packet's update number is {number!r}")

@@ -8,8 +8,8 @@ A replica is the trainer's own `WeightStore` and `Projections` behind a check, s
 sides. Everything is checked before anything changes; a refused packet leaves the replica as it was, and the
 packet that is due can still be applied.
 
-Bit-equality holds for the same device kind, kernel, thread count and shapes. Across kinds, products round
-differently: then let the sender add checksums, whose tolerance is `tolerance` here.
+Bit-equality holds for the same device kind, kernel and shapes. Across kinds, products round differently: then
+let the sender add checksums, whose tolerance is `tolerance` here.
 
 Shapes: F factor [d, r].
 """

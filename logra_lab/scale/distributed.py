@@ -97,7 +97,7 @@ class ShardedRows:
             )
         chunk = -(-weight.shape[0] // weight.device_mesh.size())  # as torch.chunk cuts
         offset = min(chunk * weight.device_mesh.get_local_rank(), weight.shape[0])
-        return weight.detach().to_local(), offset
+        return weight.to_local().detach(), offset
 
     def gather(self, part: Tensor, weight: Tensor) -> Tensor:
         """All rows [d, ...] of which `part` are this rank's, on every rank; a collective if `weight` is sharded."""
@@ -110,7 +110,7 @@ class ShardedRows:
             part = DTensor.from_local(
                 part, weight.device_mesh, weight.placements, shape=shape, stride=part.stride()
             )
-        return part.detach().full_tensor()
+        return part.full_tensor().detach()
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over the ranks that hold the other rows."""

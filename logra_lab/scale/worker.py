@@ -81,18 +81,18 @@ class Worker:
         elif self.replica is None:
             self._say("hello")
         elif packet.kind == "request":
-            self._answer(packet)
+            self._answer(self.replica, packet)
         elif packet.kind == "full":
-            self._resync(data)
+            self._resync(self.replica, data)
         else:
             receipt = self.replica.apply(data)
             if receipt.status == "resync":
                 self._ask(receipt.reason)
         return True
 
-    def _resync(self, data: bytes) -> None:
+    def _resync(self, replica: Replica, data: bytes) -> None:
         try:
-            self.replica.resync(data)
+            replica.resync(data)
         except PacketError:
             self._say("hello")  # of a trainer with other terms, or damaged: begin anew
         self._asked = False
@@ -108,22 +108,22 @@ class Worker:
         self._asked = False
         self._say("ready", link=self.replica.link, update=self.replica.updates)
 
-    def _answer(self, packet: Packet) -> None:
+    def _answer(self, replica: Replica, packet: Packet) -> None:
         header = packet.header
-        if header.get("link") != self.replica.link:
+        if header.get("link") != replica.link:
             self._asked = False  # the trainer waits, so ask even if an earlier cry was lost
             self._ask(
-                f"a request came for link {str(header.get('link'))[:12]}…, here is {self.replica.link[:12]}…"
+                f"a request came for link {str(header.get('link'))[:12]}…, here is {replica.link[:12]}…"
             )
             return
         started = time.monotonic()
         try:
-            sampled = run_request(self.replica.model, packet, self.sampler)
+            sampled = run_request(replica.model, packet, self.sampler)
         except Exception as error:  # the trainer must hear of it, and the next request may be a good one
             self._say("error", id=header.get("id"), message=f"{type(error).__name__}: {error}")
             return
         seconds = time.monotonic() - started
-        self._say("answers", sampled._asdict(), id=header.get("id"), link=self.replica.link, seconds=seconds)
+        self._say("answers", sampled._asdict(), id=header.get("id"), link=replica.link, seconds=seconds)
 
     def _ask(self, reason: str) -> None:
         """Ask for a resync, once until it comes."""
@@ -147,15 +147,16 @@ def run_request(model: nn.Module, packet: Packet, sampler: Sampler) -> Sampled:
 def load_model(path: str | Path, terms: Terms, device: str = "cpu") -> nn.Module:
     """The causal LM at `path` in the type that the terms' precision keeps, without dropout or remote code."""
     dtype = torch.float32 if terms.precision == "fp32" else torch.bfloat16
-    model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, trust_remote_code=False)
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, trust_remote_code=False)
     switch_dropout_off(model)
-    return model.to(device).eval()
+    return model.to(torch.device(device)).eval()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m logra_lab.scale.worker", description=__doc__.split("\n")[0]
+        prog="python -m logra_lab.scale.worker",
+        description="Generate from a replica that packets keep in step.",
     )
     parser.add_argument("--model", required=True, help="folder or hub id of the initial weights")
     parser.add_argument("--device", default="cpu", help="where to hold the replica (default: cpu)")
