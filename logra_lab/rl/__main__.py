@@ -20,10 +20,14 @@ from logra_lab.rl.training import Trainer
 
 def main(arguments: list[str] | None = None) -> int:
     """0 if the run finished, 1 if it ended early; the reason stands on the last line."""
-    parser = argparse.ArgumentParser(prog="python -m logra_lab.rl", description="Train a policy; see RunConfig for settings.")
+    parser = argparse.ArgumentParser(
+        prog="python -m logra_lab.rl", description="Train a policy; see RunConfig for settings."
+    )
     parser.add_argument("--folder", type=Path, required=True, help="receives metrics.jsonl and checkpoints")
     parser.add_argument("--config", type=Path, help="JSON with settings that differ from the defaults")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the folder")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint in the folder"
+    )
     options = parser.parse_args(arguments)
     settings = json.loads(options.config.read_text(encoding="utf-8")) if options.config else {}
     config = RunConfig.from_json(settings)
@@ -40,7 +44,9 @@ class _Progress:
         self.steps, self.first, self.started = trainer.config.steps, trainer.step, time.perf_counter()
 
     def __call__(self, metrics: dict) -> None:
-        line = progress_line(metrics, self.steps, time.perf_counter() - self.started, metrics["step"] - self.first)
+        line = progress_line(
+            metrics, self.steps, time.perf_counter() - self.started, metrics["step"] - self.first
+        )
         if sys.stderr.isatty():
             print(f"\r{line:<110}", end="", file=sys.stderr, flush=True)
         elif metrics.get("accuracy") is not None:

@@ -11,7 +11,6 @@ Left out: quantised optimizer states and fused kernels, so seconds per step comp
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from logra_lab.method import DEFAULT_TARGETS, LoGRA, StepReport, TrustRegion
-from logra_lab.method.trust_region import kl_budget
 from logra_lab.rl.config import ArmConfig
 from logra_lab.rl.projected import apollo_optimizer, galore_optimizer, plain_state, restore_state
 from logra_lab.rl.row_adam import RowAdam
@@ -31,7 +29,9 @@ BETAS = (0.9, 0.95)  # the paper's dense baseline
 class Arm:
     """An optimizer as the loop sees it; `model` is the model to sample from and to train."""
 
-    def __init__(self, name: str, model: nn.Module, optimizer: torch.optim.Optimizer, wants_probe: bool = False) -> None:
+    def __init__(
+        self, name: str, model: nn.Module, optimizer: torch.optim.Optimizer, wants_probe: bool = False
+    ) -> None:
         self.name, self.model, self.optimizer = name, model, optimizer
         self.wants_probe = wants_probe
         self.base_lrs = [group["lr"] for group in optimizer.param_groups]
@@ -40,13 +40,17 @@ class Arm:
         """Forget this step's gradients or sketches."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def step(self, *, probe: object = None, tokens: float | None = None, mismatch: float | None = None) -> StepReport:
+    def step(
+        self, *, probe: object = None, tokens: float | None = None, mismatch: float | None = None
+    ) -> StepReport:
         """One update from the gradients collected so far, or a report that says why there was none."""
         norm = gradient_norm(self.parameters())
         updates = self.updates
         if not math.isfinite(norm):
             self.zero_grad()
-            return StepReport("non-finite", updates, f"a gradient is not finite (norm {norm}); nothing was changed")
+            return StepReport(
+                "non-finite", updates, f"a gradient is not finite (norm {norm}); nothing was changed"
+            )
         if norm == 0.0:
             self.zero_grad()
             return StepReport("no signal", updates, "every gradient is zero; nothing was changed", 0.0)
@@ -84,13 +88,19 @@ class Arm:
         """Bytes by class: weights, gradients (all at once, as after backward) and optimizer state."""
         trained = sum(p.numel() * p.element_size() for p in self.parameters())
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        return {"weights": weights, "gradients": trained, "optimizer": tensor_bytes(plain_state(self.optimizer)["state"])}
+        return {
+            "weights": weights,
+            "gradients": trained,
+            "optimizer": tensor_bytes(plain_state(self.optimizer)["state"]),
+        }
 
 
 class LoGRAArm(Arm):
     """LoGRA as an arm: sketches in place of gradients."""
 
-    def step(self, *, probe: object = None, tokens: float | None = None, mismatch: float | None = None) -> StepReport:
+    def step(
+        self, *, probe: object = None, tokens: float | None = None, mismatch: float | None = None
+    ) -> StepReport:
         """Propose, judge by the probe (with a trust region), commit."""
         return self.optimizer.step(probe=probe, tokens=tokens, mismatch=mismatch)
 
@@ -119,29 +129,6 @@ class LoGRAArm(Arm):
         }
 
 
-@dataclasses.dataclass
-class KLFeedback:
-    """The cheap controller: after each step, step size / 1.5 above 2 delta, x 1.5 below delta / 2 (delta: the budget)."""
-
-    budget: float
-    final_budget: float
-    schedule_steps: int
-    factor: float = 1.0
-
-    def delta(self, updates: int) -> float:
-        """The budget for the update after `updates` are done."""
-        return kl_budget(updates, self.budget, self.final_budget, self.schedule_steps)
-
-    def observe(self, measured_kl: float, updates: int) -> float:
-        """The factor for the next step, after this one measured `measured_kl`."""
-        delta = self.delta(updates)
-        if measured_kl > 2 * delta:
-            self.factor /= 1.5
-        elif measured_kl < delta / 2:
-            self.factor *= 1.5
-        return self.factor
-
-
 def make_arm(config: ArmConfig, model: nn.Module, *, seed: int, steps: int) -> Arm:
     """The arm that `config` describes, attached to `model`; `steps` is the length of a budget's schedule.
 
@@ -152,13 +139,6 @@ def make_arm(config: ArmConfig, model: nn.Module, *, seed: int, steps: int) -> A
     if config.control == "trust_region" and config.name != "logra":
         raise ValueError(f"the arm {config.name!r} has no trust region; use control='feedback' or 'none'")
     return ARMS[config.name](config, model, seed, steps)
-
-
-def make_feedback(config: ArmConfig, steps: int) -> KLFeedback | None:
-    """The measured-KL controller where `config.control` asks for it."""
-    if config.control != "feedback":
-        return None
-    return KLFeedback(config.budget, config.final_budget, steps)
 
 
 def target_weights(model: nn.Module) -> list[nn.Parameter]:
@@ -206,7 +186,9 @@ def _lora(config: ArmConfig, model: nn.Module, seed: int, steps: int) -> Arm:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # peft draws its first factors from the global generator
         model = inject_adapter_in_model(settings, model)
-    return Arm("lora", model, _torch_adamw([p for p in model.parameters() if p.requires_grad], config, options=()))
+    return Arm(
+        "lora", model, _torch_adamw([p for p in model.parameters() if p.requires_grad], config, options=())
+    )
 
 
 def _galore(config: ArmConfig, model: nn.Module, seed: int, steps: int) -> Arm:

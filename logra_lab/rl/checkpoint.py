@@ -57,11 +57,16 @@ def save(folder: Path, step: int, model: nn.Module, arm_state: dict[str, Any], s
         for file in partial.iterdir():
             _flush(file)
         os.replace(partial, final)
-    except (OSError, RuntimeError) as error:  # safetensors and torch report a full disk as RuntimeErrors of their own
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # safetensors and torch report a full disk as RuntimeErrors of their own
         shutil.rmtree(partial, ignore_errors=True)
         older = latest(folder)
         kept = f"the last usable checkpoint is {older.name}" if older else "there is no earlier checkpoint"
-        raise CheckpointError(f"could not write the checkpoint of step {step}: {error}; {kept}; free space and resume") from error
+        raise CheckpointError(
+            f"could not write the checkpoint of step {step}: {error}; {kept}; free space and resume"
+        ) from error
     _flush(folder)
     for old in _all(folder)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)

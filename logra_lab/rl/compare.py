@@ -55,7 +55,8 @@ def run_entry(entry: Entry) -> dict[str, Any]:
     steps = [line for line in result.history if line["step"] > 0]
     return {
         "key": entry.key, "panel": entry.panel, "label": entry.label, "seed": entry.config.seed,
-        "config": entry.config.to_json(), "hash": entry.config.hash(), "status": result.status, "message": result.message,
+        "config": entry.config.to_json(), "hash": entry.config.hash(),
+        "status": result.status, "message": result.message,
         "start": {name: _round(result.history[0][name]) for name in ("accuracy", "greedy")},
         "curves": {name: [_round(line.get(name)) for line in steps] for name in CURVES},
         "memory": trainer.arm.memory(), "peak_memory": steps[-1]["peak_memory"],
@@ -76,7 +77,9 @@ def run_all(entries: Iterable[Entry], records_path: Path, report=lambda line: No
                 file.write(json.dumps(done[entry.key]) + "\n")
         record = done[entry.key]
         records.append(record)
-        report(f"{entry.key}: {record['start']['accuracy']} -> {final_accuracy(record)} ({record['seconds']} s)")
+        report(
+            f"{entry.key}: {record['start']['accuracy']} -> {final_accuracy(record)} ({record['seconds']} s)"
+        )
     return records
 
 
@@ -102,7 +105,9 @@ def versions() -> dict[str, str]:
     }  # fmt: skip
 
 
-def write_summary(path: Path, command: str, entries: list[Entry], records: list[dict[str, Any]], **more: Any) -> None:
+def write_summary(
+    path: Path, command: str, entries: list[Entry], records: list[dict[str, Any]], **more: Any
+) -> None:
     """The JSON that lessons read: command, versions, hash over all configurations, runs and the table."""
     summary = {
         "command": command, "versions": versions(), "hash": config_hash({e.key: e.config.to_json() for e in entries}),
@@ -124,15 +129,21 @@ def race(out: Path, report, seeds: int) -> None:
     tuned = run_all(tuning, out / "race.jsonl", report)
     entries = [Entry(*entry) for entry in race_panel(tuned, seeds)]
     records = run_all(entries, out / "race.jsonl", report)
-    write_summary(out / "race.json", "python -m logra_lab.rl.compare race", entries, records, tuning=summarise(tuned))
+    write_summary(
+        out / "race.json", "python -m logra_lab.rl.compare race", entries, records, tuning=summarise(tuned)
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m logra_lab.rl.compare", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m logra_lab.rl.compare", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("what", choices=("arms", "race"))
     parser.add_argument("--out", type=Path, default=Path("data/runs"), help="folder (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=8, help="paired seeds of the race (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, default=8, help="paired seeds of the race (default: %(default)s)"
+    )
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
     parser.add_argument("--nice", type=int, default=0, help="lower this process's priority by so much")
     options = parser.parse_args(arguments)

@@ -45,7 +45,9 @@ class ArmConfig:
             raise ValueError(f"control={self.control!r} is unknown; use one of {', '.join(CONTROLS)}")
         for name in ("budget", "final_budget"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} allows no step; use a number above 0, or control='none'")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} allows no step; use a number above 0, or control='none'"
+                )
 
 
 @dataclass(frozen=True)
@@ -88,16 +90,32 @@ class RunConfig:
         if self.algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm={self.algorithm!r} is unknown; use one of {', '.join(ALGORITHMS)}")
         if self.algorithm == "grpo" and self.answers < 2:
-            raise ValueError("algorithm='grpo' with answers=1 has nothing to compare; use answers >= 2, or 'reinforce'")
+            raise ValueError(
+                "algorithm='grpo' with answers=1 has nothing to compare; use answers >= 2, or 'reinforce'"
+            )
         if self.denominator not in DENOMINATORS:
-            raise ValueError(f"denominator={self.denominator!r} is unknown; use one of {', '.join(DENOMINATORS)}")
+            raise ValueError(
+                f"denominator={self.denominator!r} is unknown; use one of {', '.join(DENOMINATORS)}"
+            )
         if self.reference_kl not in (None, *REFERENCE_KLS):
-            raise ValueError(f"reference_kl={self.reference_kl!r} is unknown; use one of {', '.join(REFERENCE_KLS)}")
-        for name in ("steps", "prompts", "answers", "eval_every", "eval_problems", "checkpoint_every", "probe_sequences"):
+            raise ValueError(
+                f"reference_kl={self.reference_kl!r} is unknown; use one of {', '.join(REFERENCE_KLS)}"
+            )
+        for name in (
+            "steps",
+            "prompts",
+            "answers",
+            "eval_every",
+            "eval_problems",
+            "checkpoint_every",
+            "probe_sequences",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} does nothing; use at least 1")
         if self.micro_batch is not None and self.micro_batch < 1:
-            raise ValueError(f"micro_batch={self.micro_batch} holds no sequence; use at least 1, or None for all at once")
+            raise ValueError(
+                f"micro_batch={self.micro_batch} holds no sequence; use at least 1, or None for all at once"
+            )
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} can't be trained on; use a number above 0")
         self.sampling()
@@ -118,7 +136,9 @@ class RunConfig:
             raise ValueError(f"unknown settings {unknown}; known are {sorted(known)}")
         arm = dict(values.get("arm", {}))
         arm["options"] = _pairs(arm.get("options", ()))
-        return cls(**values | {"arm": ArmConfig(**arm), "task_options": _pairs(values.get("task_options", ()))})
+        return cls(
+            **values | {"arm": ArmConfig(**arm), "task_options": _pairs(values.get("task_options", ()))}
+        )
 
     def hash(self) -> str:
         """Twelve hex digits that name this configuration."""

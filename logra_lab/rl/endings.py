@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from logra_lab.rl.training import Trainer
 
 
-
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: `status` is "finished", "interrupted", "non-finite" or "disk full"; `message` says what to do."""
+    """How a run ended: `status` (finished, interrupted, non-finite, disk full) and a `message` with what to do."""
 
     status: str
     message: str
@@ -28,14 +27,18 @@ class RunResult:
     checkpoint: Path | None
 
 
-def run_to_the_end(trainer: Trainer, stop: StopRequest, on_step: Callable[[dict[str, Any]], None] | None) -> RunResult:
+def run_to_the_end(
+    trainer: Trainer, stop: StopRequest, on_step: Callable[[dict[str, Any]], None] | None
+) -> RunResult:
     """Steps, evaluations and checkpoints on schedule, until one of the endings."""
     try:
         return _steps(trainer, stop, on_step)
     except checkpoints.CheckpointError as error:
         return _result(trainer, "disk full", str(error), _last(trainer))
     except OSError as error:
-        return _result(trainer, "disk full", f"could not write metrics: {error}; free space and resume", _last(trainer))
+        return _result(
+            trainer, "disk full", f"could not write metrics: {error}; free space and resume", _last(trainer)
+        )
 
 
 def _steps(trainer: Trainer, stop: StopRequest, on_step) -> RunResult:

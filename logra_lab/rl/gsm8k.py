@@ -17,7 +17,9 @@ from logra_lab.rl.rewards import final_number, same_number
 from logra_lab.rl.tasks import Problem, Task, check_gold
 
 HUB_ID = "openai/gsm8k"
-INSTRUCTION = "{question}\nThink step by step. End with a line that holds #### and then the answer as a number.\n"
+INSTRUCTION = (
+    "{question}\nThink step by step. End with a line that holds #### and then the answer as a number.\n"
+)
 
 
 def gsm8k_task(
@@ -32,18 +34,21 @@ def gsm8k_task(
     `template` turns a question into a prompt; `score(response, gold_solution)` may be a `MathVerifier`.
     """
     if "{question}" not in template:
-        raise ValueError(f"template={template!r} has no {{question}} in it; add it where the question belongs")
+        raise ValueError(
+            f"template={template!r} has no {{question}} in it; add it where the question belongs"
+        )
     folder = folder if folder is not None else os.environ.get("LOGRA_GSM8K")
     splits = {split: _read_split(folder, split, hub_id) for split in ("train", "test")}
     train, held_out = (
-        tuple(Problem(template.format(question=p.prompt), p.answer) for p in splits[split]) for split in splits
+        tuple(Problem(template.format(question=p.prompt), p.answer) for p in splits[split])
+        for split in splits
     )
     # a worked solution may go on after its answer, so one that hit the length limit can still be right
     return Task("gsm8k", train, held_out, lambda text, problem: score(text, problem.answer), needs_stop=False)
 
 
 def read_problems(path: str | Path) -> tuple[Problem, ...]:
-    """Problems of one JSONL file; a line that is no JSON, lacks a field or has an unreadable gold answer is an error."""
+    """Problems of one JSONL file; a line that can't be used (no JSON, no field, unreadable gold answer) is an error."""
     path = Path(path)
     with path.open(encoding="utf-8") as file:
         lines = file.read().splitlines()
@@ -57,10 +62,14 @@ def _problem(line: str, where: str) -> Problem:
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: {line[:60]!r} is not JSON ({error.msg}); one object per line is expected") from None
+        raise ValueError(
+            f"{where}: {line[:60]!r} is not JSON ({error.msg}); one object per line is expected"
+        ) from None
     for field in ("question", "answer"):
         if not isinstance(record, dict) or not isinstance(record.get(field), str):
-            raise ValueError(f"{where}: the field {field!r} is missing or no text; each line needs question and answer")
+            raise ValueError(
+                f"{where}: the field {field!r} is missing or no text; each line needs question and answer"
+            )
     return Problem(record["question"], record["answer"])
 
 
@@ -74,7 +83,8 @@ def _read_split(folder: str | Path | None, split: str, hub_id: str) -> Iterable[
     files = sorted(Path(folder).glob(f"{split}*.jsonl"))
     if not files:
         raise FileNotFoundError(
-            f"no {split}*.jsonl in {str(folder)!r}; LOGRA_GSM8K (or folder=) must name the folder with GSM8K's JSONL files"
+            f"no {split}*.jsonl in {str(folder)!r}; LOGRA_GSM8K (or folder=) must name "
+            "the folder with GSM8K's JSONL files"
         )
     return tuple(problem for file in files for problem in read_problems(file))
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from logra_lab.rl.tasks import Problem, Task
 
 
-def gym_task(name: str, *, train_size: int = 2000, held_out_size: int = 200, seed: int = 0, **options: object) -> Task:
+def gym_task(
+    name: str, *, train_size: int = 2000, held_out_size: int = 200, seed: int = 0, **options: object
+) -> Task:
     """The reasoning-gym dataset `name` with `options`, `train_size` and `held_out_size` problems.
 
     Prompts shown as held out are removed from training, so training may hold fewer than asked for.
@@ -17,7 +19,9 @@ def gym_task(name: str, *, train_size: int = 2000, held_out_size: int = 200, see
     try:
         import reasoning_gym
     except ImportError as error:
-        raise ImportError("reasoning-gym is missing; install the extra: pip install 'logra-lab[tasks]'") from error
+        raise ImportError(
+            "reasoning-gym is missing; install the extra: pip install 'logra-lab[tasks]'"
+        ) from error
     for size_name, size in (("train_size", train_size), ("held_out_size", held_out_size)):
         if size < 1:
             raise ValueError(f"{size_name}={size} makes an empty split; use at least 1")
@@ -33,7 +37,9 @@ def gym_task(name: str, *, train_size: int = 2000, held_out_size: int = 200, see
     seen = {problem.prompt for problem in held_out}
     train = [problem for problem in train if problem.prompt not in seen]
     if not train:
-        raise ValueError(f"every training problem of {name!r} is also held out; widen its ranges or lower held_out_size")
+        raise ValueError(
+            f"every training problem of {name!r} is also held out; widen its ranges or lower held_out_size"
+        )
 
     def score(response: str, problem: Problem) -> float:
         return 1.0 if score_answer(response.strip(), problem.data) >= 1.0 else 0.0

@@ -21,7 +21,9 @@ class ProbeSnapshot:
     def __init__(self, model: nn.Module, probe: Probe) -> None:
         dtype = next(model.parameters()).dtype
         if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"measured KL in {dtype} is rounding, not signal; load the model in float32, or don't measure")
+            raise ValueError(
+                f"measured KL in {dtype} is rounding, not signal; load the model in float32, or don't measure"
+            )
         self.probe = probe
         self.log_probs = self._log_probs(model)
 

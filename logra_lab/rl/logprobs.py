@@ -31,11 +31,13 @@ class Scores(NamedTuple):
 
 
 def decoder_body(model: nn.Module) -> nn.Module:
-    """The part of a causal LM below its head: `model.model`, `model.transformer`, … (peft's wrapper is looked through)."""
+    """The part of a causal LM below its head: `model.model`, `model.transformer`, … (through peft's wrapper)."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     body = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
     if body is None or body is inner:
-        raise ValueError(f"{type(inner).__name__} has no body below its head; use a causal LM (AutoModelForCausalLM)")
+        raise ValueError(
+            f"{type(inner).__name__} has no body below its head; use a causal LM (AutoModelForCausalLM)"
+        )
     return body
 
 
@@ -67,7 +69,9 @@ def hidden_states(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | 
     if attention_mask is not None:
         inputs |= {"attention_mask": attention_mask, "position_ids": position_ids(attention_mask)}
     caught: list[Tensor] = []
-    handle = decoder_body(model).register_forward_hook(lambda _module, _args, output: caught.append(output[0]))
+    handle = decoder_body(model).register_forward_hook(
+        lambda _module, _args, output: caught.append(output[0])
+    )
     try:
         model(**accepted(model, inputs))
     finally:
@@ -75,7 +79,9 @@ def hidden_states(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | 
     return caught[0]
 
 
-def score_tokens(hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float, chunk: int | None) -> Scores:
+def score_tokens(
+    hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float, chunk: int | None
+) -> Scores:
     """Log-probs and entropies of `targets` [T] given `hidden` [T, D], `chunk` positions at a time.
 
     `chunk=None` takes as many as keep a chunk's logits within 64 MiB (at least 64).
@@ -83,13 +89,17 @@ def score_tokens(hidden: Tensor, targets: Tensor, model: nn.Module, temperature:
     check_temperature(temperature)
     chunk = chunk or positions_per_chunk(model.config.get_text_config().vocab_size)
     pieces = [
-        checkpoint(_score_chunk, rows, tokens, model, temperature, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(
+            _score_chunk, rows, tokens, model, temperature, use_reentrant=False, preserve_rng_state=False
+        )
         for rows, tokens in zip(hidden.split(chunk), targets.split(chunk), strict=True)
     ]
     return Scores(*(torch.cat(column) for column in zip(*pieces, strict=True)))
 
 
-def plain_score_tokens(hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float, chunk: int | None = None):
+def plain_score_tokens(
+    hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float, chunk: int | None = None
+):
     """The plain twin of `score_tokens`: the same numbers from whole [T, V] logits."""
     check_temperature(temperature)
     return Scores(*_score_chunk(hidden, targets, model, temperature))
@@ -120,14 +130,20 @@ def check_masks(input_ids: Tensor, attention_mask: Tensor, generated_mask: Tenso
     """Refuse masks that don't fit the tokens: wrong shape, generated padding, a generated first token, none at all."""
     for name, mask in (("attention_mask", attention_mask), ("generated_mask", generated_mask)):
         if mask.shape != input_ids.shape:
-            raise ValueError(f"{name} is {list(mask.shape)} but input_ids are {list(input_ids.shape)}; make them alike")
+            raise ValueError(
+                f"{name} is {list(mask.shape)} but input_ids are {list(input_ids.shape)}; make them alike"
+            )
     if generated_mask.dtype != torch.bool:
-        raise ValueError(f"generated_mask is {generated_mask.dtype}; make it bool, true where a token was sampled")
+        raise ValueError(
+            f"generated_mask is {generated_mask.dtype}; make it bool, true where a token was sampled"
+        )
     if bool((generated_mask & ~attention_mask.bool()).any()):
         raise ValueError("generated_mask marks padding as sampled; build both masks from the lengths")
     before = torch.nn.functional.pad(attention_mask.bool(), (1, 0))[:, :-1]
     if bool((generated_mask & ~before).any()):
-        raise ValueError("a sampled token has nothing before it to predict it; prompts need at least one token")
+        raise ValueError(
+            "a sampled token has nothing before it to predict it; prompts need at least one token"
+        )
     if not bool(generated_mask.any()):
         raise ValueError("generated_mask marks no token; there is nothing to score")
 
@@ -135,7 +151,9 @@ def check_masks(input_ids: Tensor, attention_mask: Tensor, generated_mask: Tenso
 def check_temperature(temperature: float) -> None:
     """Refuse a temperature that divides by zero or turns the distribution round."""
     if not temperature > 0:
-        raise ValueError(f"temperature={temperature} is not a distribution; use a number above 0 (greedy is for evaluation)")
+        raise ValueError(
+            f"temperature={temperature} is not a distribution; use a number above 0 (greedy is for evaluation)"
+        )
 
 
 def positions_per_chunk(vocabulary: int) -> int:
@@ -144,7 +162,7 @@ def positions_per_chunk(vocabulary: int) -> int:
 
 
 def accepted(model: nn.Module, inputs: dict) -> dict:
-    """`inputs` without what the model's forward doesn't know (a model without rotary positions takes no position_ids)."""
+    """`inputs` without what the model's forward doesn't know (some models take no position_ids)."""
     known, optional = _arguments(model), ("position_ids", "logits_to_keep")
     return {name: value for name, value in inputs.items() if name in known or name not in optional}
 
@@ -164,7 +182,9 @@ def _arguments_of(model_type: type) -> frozenset[str]:
     return frozenset(inspect.signature(model_type.forward).parameters)
 
 
-def _score_chunk(hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float) -> tuple[Tensor, Tensor]:
+def _score_chunk(
+    hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float
+) -> tuple[Tensor, Tensor]:
     logits = apply_head(model, hidden).float() / temperature  # [chunk, V]
     normaliser = logits.logsumexp(-1)  # [chunk]
     log_probs = logits.gather(-1, targets[:, None])[:, 0] - normaliser

@@ -32,7 +32,9 @@ def group_advantages(rewards: Tensor, *, use_std: bool = True, eps: float = 1e-4
     if rewards.dim() != 2:
         raise ValueError(f"rewards are {list(rewards.shape)}; shape them [prompts, answers per prompt]")
     if rewards.shape[1] < 2:
-        raise ValueError("a group of 1 has no advantage; use answers >= 2, or algorithm='reinforce' with its baseline")
+        raise ValueError(
+            "a group of 1 has no advantage; use answers >= 2, or algorithm='reinforce' with its baseline"
+        )
     exact = rewards.double()
     centred = exact - exact.mean(-1, keepdim=True)  # [P, G]
     if use_std:
@@ -51,7 +53,7 @@ def next_baseline(baseline: float, rewards: Tensor, weight: float = 0.1) -> floa
 
 
 def baseline_advantages(rewards: Tensor, baseline: float) -> Tensor:
-    """Advantages r - b of rewards [B] against the running mean of *past* batches, so b knows nothing of this one."""
+    """Advantages r - b of rewards [B]; b is the running mean of *past* batches and knows nothing of this one."""
     return (rewards.double() - baseline).float()
 
 
@@ -64,14 +66,16 @@ def token_weights(
 ) -> Tensor:
     """Weight [B, L] of each sampled token in the loss of the whole batch (0 elsewhere).
 
-    "batch_tokens": 1 / (all sampled tokens), a token mean. "own_length": 1 / (B * own length), a mean of means, in which
+    "batch_tokens": 1 / (all sampled tokens), a token mean. "own_length": 1 / (B * own length), a mean of means, where
     a token of a long answer counts less. "constant": 1 / (B * constant), a sum over each answer, the unbiased one.
     `length_weight` multiplies by 1024 / own length. A batch without sampled tokens gets zeros.
     """
     if denominator not in DENOMINATORS:
         raise ValueError(f"denominator={denominator!r} is unknown; use one of {', '.join(DENOMINATORS)}")
     if denominator == "constant" and not (constant and constant > 0):
-        raise ValueError(f"denominator='constant' needs a positive constant, got {constant}; use e.g. the length limit")
+        raise ValueError(
+            f"denominator='constant' needs a positive constant, got {constant}; use e.g. the length limit"
+        )
     mask = generated_mask.float()
     lengths = mask.sum(-1, keepdim=True)  # [B, 1]
     sequences = len(mask)
@@ -112,7 +116,9 @@ def grpo_loss(
     return -_weighted_sum(weights, torch.minimum(ratio * advantages, clipped * advantages))
 
 
-def reference_kl_loss(log_probs: Tensor, reference_log_probs: Tensor, weights: Tensor, kind: ReferenceKL) -> Tensor:
+def reference_kl_loss(
+    log_probs: Tensor, reference_log_probs: Tensor, weights: Tensor, kind: ReferenceKL
+) -> Tensor:
     """A loss on on-policy samples whose gradient is that of a KL to the reference, token by token. All inputs [T].
 
     "reverse": the gradient of KL(pi || ref), from ½ (log pi - log ref)². "forward": the gradient of KL(ref || pi), from

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from logra_lab.method import StepReport
+
 STEP_METRICS = {
     "step": "steps done",
     "reward": "mean reward of the step's answers",
@@ -38,6 +40,16 @@ STEP_METRICS = {
 }
 
 
+def of_report(report: StepReport) -> dict[str, Any]:
+    """What the optimizer reports of a step; the predicted KL is that of the step as taken, alpha^2 q."""
+    predicted, scale = report.predicted_kl, report.scale
+    return {
+        "status": report.status, "message": report.message, "sketch_norm": report.sketch_norm,
+        "predicted_kl": predicted * scale**2 if predicted is not None else None,  # of the step as taken
+        "measured_kl": report.measured_kl, "budget": report.budget, "scale": scale, "mismatch": report.mismatch,
+    }  # fmt: skip
+
+
 def peak_memory(device: torch.device) -> int | None:
     """Peak bytes so far: allocated on a GPU, resident of the process elsewhere; None where the system doesn't say."""
     if device.type == "cuda":
@@ -59,7 +71,9 @@ class MetricsLog:
         self.history: list[dict[str, Any]] = []
         if path is None:
             return
-        self.history = [line for line in read_metrics(path) if line["step"] <= keep_steps] if path.exists() else []
+        self.history = (
+            [line for line in read_metrics(path) if line["step"] <= keep_steps] if path.exists() else []
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         partial.write_text("".join(_line(metrics) for metrics in self.history), encoding="utf-8")

@@ -115,7 +115,9 @@ def encode_prompts(
     """
     has_template = getattr(tokenizer, "chat_template", None) is not None
     if chat and not has_template:
-        raise ValueError("chat=True but the tokenizer has no chat template; use chat=False or set tokenizer.chat_template")
+        raise ValueError(
+            "chat=True but the tokenizer has no chat template; use chat=False or set tokenizer.chat_template"
+        )
     use_chat = has_template if chat is None else chat
     texts = [_render(tokenizer, prompt) if use_chat else prompt for prompt in prompts]
     # a rendered template already holds its special tokens
@@ -126,7 +128,9 @@ def encode_prompts(
     return encoded
 
 
-def pad_left(prompts: Sequence[Sequence[int]], pad: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+def pad_left(
+    prompts: Sequence[Sequence[int]], pad: int, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
     """Prompts as ids [B, longest] padded on the left, and the mask [B, longest] of what is real."""
     longest = max(len(ids) for ids in prompts)
     ids = torch.tensor([[pad] * (longest - len(p)) + list(p) for p in prompts], device=device)  # [B, longest]

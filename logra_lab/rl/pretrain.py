@@ -85,7 +85,9 @@ def answer_table(problems: tuple[Problem, ...], tokenizer: PreTrainedTokenizerBa
     return ids.view(len(problems), 3, longest), labels.view(len(problems), 3, longest)
 
 
-def pretrain(config: PretrainConfig, report: Callable[[str], None] = lambda line: None) -> tuple[Policy, Task]:
+def pretrain(
+    config: PretrainConfig, report: Callable[[str], None] = lambda line: None
+) -> tuple[Policy, Task]:
     """The trained policy and its task; `report` receives a line now and then."""
     tokenizer = character_tokenizer()
     model = build_model(config, tokenizer)
@@ -117,8 +119,12 @@ def save(policy: Policy, accuracy: dict[str, float], config: PretrainConfig, fol
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line: make the checkpoint."""
-    parser = argparse.ArgumentParser(prog="python -m logra_lab.rl.pretrain", description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("data/tiny-math"), help="folder (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m logra_lab.rl.pretrain", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("data/tiny-math"), help="folder (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     config = PretrainConfig()
     policy, task = pretrain(config, report=lambda line: print(line, file=sys.stderr, flush=True))
@@ -137,7 +143,9 @@ def share_of_right(config: PretrainConfig, step: int) -> float:
     return config.first_share + (config.right_share - config.first_share) * min(max(fall, 0.0), 1.0)
 
 
-def _draws(table: tuple[Tensor, Tensor], config: PretrainConfig, generator) -> Iterator[tuple[Tensor, Tensor]]:
+def _draws(
+    table: tuple[Tensor, Tensor], config: PretrainConfig, generator
+) -> Iterator[tuple[Tensor, Tensor]]:
     """One batch per step; each answer is right with the probability of that step, else an operand."""
     ids, labels = table
     for step in range(config.steps):

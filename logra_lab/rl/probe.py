@@ -88,7 +88,9 @@ def forward_mode_attention(model: nn.Module) -> Iterator[None]:
         model.config._attn_implementation = setting
 
 
-def _unpadded(ids: Tensor, attended: Tensor, generated: Tensor, max_tokens: int) -> list[tuple[Tensor, Tensor]]:
+def _unpadded(
+    ids: Tensor, attended: Tensor, generated: Tensor, max_tokens: int
+) -> list[tuple[Tensor, Tensor]]:
     rows, used = [], 0
     for tokens, real, sampled in zip(ids, attended, generated, strict=True):
         used += int(real.sum())
@@ -97,5 +99,7 @@ def _unpadded(ids: Tensor, attended: Tensor, generated: Tensor, max_tokens: int)
         if bool(sampled.any()):
             rows.append((tokens[real], sampled[real]))
     if not rows:
-        raise ValueError(f"no sequence with a sampled token fits in max_tokens={max_tokens}; raise max_tokens")
+        raise ValueError(
+            f"no sequence with a sampled token fits in max_tokens={max_tokens}; raise max_tokens"
+        )
     return rows

@@ -20,8 +20,12 @@ MARK = "projector attributes"
 def galore_optimizer(weights: Sequence[nn.Parameter], config: ArmConfig, betas: tuple[float, float]):
     """GaLore's AdamW on `weights` at `config.rank`; a new subspace every 50 steps unless `options` say otherwise."""
     optimizer = _import("galore_torch", "GaLoreAdamW")
-    group = {"rank": config.rank, "update_proj_gap": 50, "scale": 1.0, "proj_type": "std"} | dict(config.options)
-    return optimizer([{"params": list(weights), **group}], lr=config.lr, betas=betas, no_deprecation_warning=True)
+    group = {"rank": config.rank, "update_proj_gap": 50, "scale": 1.0, "proj_type": "std"} | dict(
+        config.options
+    )
+    return optimizer(
+        [{"params": list(weights), **group}], lr=config.lr, betas=betas, no_deprecation_warning=True
+    )
 
 
 def apollo_optimizer(weights: Sequence[nn.Parameter], config: ArmConfig, betas: tuple[float, float]):
@@ -31,13 +35,17 @@ def apollo_optimizer(weights: Sequence[nn.Parameter], config: ArmConfig, betas: 
         "rank": config.rank, "proj": "random", "scale_type": "channel", "scale": 1.0, "update_proj_gap": 50,
         "proj_type": "std",
     } | dict(config.options)  # fmt: skip
-    return optimizer([{"params": list(weights), **group}], lr=config.lr, betas=betas, no_deprecation_warning=True)
+    return optimizer(
+        [{"params": list(weights), **group}], lr=config.lr, betas=betas, no_deprecation_warning=True
+    )
 
 
 def plain_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's state with every projector object written as a dictionary."""
     state = optimizer.state_dict()
-    plain = {index: {key: _plain(value) for key, value in entry.items()} for index, entry in state["state"].items()}
+    plain = {
+        index: {key: _plain(value) for key, value in entry.items()} for index, entry in state["state"].items()
+    }
     return {"state": plain, "param_groups": state["param_groups"]}
 
 
@@ -74,4 +82,6 @@ def _import(package: str, name: str):
     try:
         return getattr(__import__(package), name)
     except ImportError as error:
-        raise ImportError(f"{package} is missing or broken ({error}); install the extra: pip install 'logra-lab[race]'") from error
+        raise ImportError(
+            f"{package} is missing or broken ({error}); install the extra: pip install 'logra-lab[race]'"
+        ) from error

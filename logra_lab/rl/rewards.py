@@ -20,7 +20,9 @@ TAIL = 4000  # characters read from the end of an answer without a marker
 _GROUPED = r"\d{1,3}(?:,\d{3})+"
 _INTEGER = re.compile(rf"[+-]?(?:{_GROUPED}|\d+)", re.ASCII)
 # a number inside running text: not glued to letters, digits, points or commas that would make it another number
-_NUMBER = re.compile(rf"(?<![\w.,/])(?:[+-]|[+-]?\$\s?[+-]?)?(?:{_GROUPED}|\d+)(?:\.\d+)?(?!\d|,\d|\.\d|/\d)", re.ASCII)
+_NUMBER = re.compile(
+    rf"(?<![\w.,/])(?:[+-]|[+-]?\$\s?[+-]?)?(?:{_GROUPED}|\d+)(?:\.\d+)?(?!\d|,\d|\.\d|/\d)", re.ASCII
+)
 _MARKER = "####"
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _MINUS = str.maketrans({"\u2212": "-"})  # the typographic minus sign reads as a minus
@@ -88,7 +90,9 @@ class MathVerifier:
         try:
             import math_verify  # noqa: F401
         except ImportError as error:
-            raise ImportError("math-verify is missing; install the extra: pip install 'logra-lab[scale]'") from error
+            raise ImportError(
+                "math-verify is missing; install the extra: pip install 'logra-lab[scale]'"
+            ) from error
         self.seconds = seconds
         self._process = None
         self._pipe = None

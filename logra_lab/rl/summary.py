@@ -12,7 +12,23 @@ from collections.abc import Sequence
 from typing import Any
 
 # two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+T95 = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+)
 REFERENCE = "logra paper"
 
 
@@ -30,7 +46,9 @@ def summarise(records: Sequence[dict[str, Any]], reference: str = REFERENCE) -> 
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
         rows.setdefault((record["panel"], record["label"]), []).append(record)
-    return [_row(panel, label, runs, rows.get((panel, reference), [])) for (panel, label), runs in rows.items()]
+    return [
+        _row(panel, label, runs, rows.get((panel, reference), [])) for (panel, label), runs in rows.items()
+    ]
 
 
 def verdict(difference: dict[str, float | None] | None, reference: str = REFERENCE) -> str:
@@ -39,7 +57,9 @@ def verdict(difference: dict[str, float | None] | None, reference: str = REFEREN
         return "not compared"
     points, margin = 100 * difference["mean"], 100 * difference["half_width"]
     if abs(points) <= margin:
-        return f"no difference from {reference} that these seeds can show ({points:+.1f} ± {margin:.1f} points)"
+        return (
+            f"no difference from {reference} that these seeds can show ({points:+.1f} ± {margin:.1f} points)"
+        )
     return f"{'above' if points > 0 else 'below'} {reference} by {abs(points):.1f} ± {margin:.1f} points"
 
 
@@ -48,7 +68,9 @@ def accuracies(record: dict[str, Any]) -> list[float]:
     return [a for a in record["curves"]["accuracy"] if a is not None]
 
 
-def _row(panel: str, label: str, runs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> dict[str, Any]:
+def _row(
+    panel: str, label: str, runs: list[dict[str, Any]], reference: list[dict[str, Any]]
+) -> dict[str, Any]:
     final = {run["seed"]: accuracies(run)[-1] if accuracies(run) else 0.0 for run in runs}
     theirs = {run["seed"]: accuracies(run)[-1] for run in reference if accuracies(run)}
     shared = sorted(set(final) & set(theirs))
@@ -56,7 +78,8 @@ def _row(panel: str, label: str, runs: list[dict[str, Any]], reference: list[dic
     difference = interval([final[s] - theirs[s] for s in shared]) if shared and not is_reference else None
     measured = [kl for run in runs for kl in run["curves"]["measured_kl"] if kl is not None]
     return {
-        "panel": panel, "label": label, "seeds": sorted(final), "start": interval([r["start"]["accuracy"] for r in runs]),
+        "panel": panel, "label": label, "seeds": sorted(final),
+        "start": interval([r["start"]["accuracy"] for r in runs]),
         "final": interval(list(final.values())), "best": interval([max(accuracies(r), default=0.0) for r in runs]),
         "gain": interval([final[r["seed"]] - r["start"]["accuracy"] for r in runs]),
         "difference": difference, "verdict": "the reference" if is_reference else verdict(difference),

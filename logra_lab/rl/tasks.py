@@ -76,7 +76,9 @@ def chains(terms: int = 3, largest: int = 9, share: float = HELD_OUT_SHARE, seed
     if terms < 2:
         raise ValueError(f"a chain needs at least 2 terms, got terms={terms}; use terms=3")
     if (count := (largest + 1) ** terms) > 200_000:
-        raise ValueError(f"terms={terms}, largest={largest} make {count} problems; keep (largest + 1)**terms <= 200000")
+        raise ValueError(
+            f"terms={terms}, largest={largest} make {count} problems; keep (largest + 1)**terms <= 200000"
+        )
     return _arithmetic("chains", itertools.product(range(largest + 1), repeat=terms), "+", sum, share, seed)
 
 
@@ -99,7 +101,9 @@ def make_task(name: str, **options: object) -> Task:
     return TASKS[name](**options)
 
 
-def check_gold(problems: Iterable[Problem], parse: Callable[[str], object | None], source: str) -> tuple[Problem, ...]:
+def check_gold(
+    problems: Iterable[Problem], parse: Callable[[str], object | None], source: str
+) -> tuple[Problem, ...]:
     """The problems as a tuple, after each gold answer was parsed; an unreadable one is an error with its line."""
     checked = tuple(problems)
     for line, problem in enumerate(checked, start=1):
@@ -113,13 +117,17 @@ def check_gold(problems: Iterable[Problem], parse: Callable[[str], object | None
 
 def _arithmetic(name, operand_lists, sign, value, share, seed) -> Task:
     if not 0.0 < share < 1.0:
-        raise ValueError(f"share={share} leaves one side of the split empty; use a share between 0 and 1, e.g. 0.15")
+        raise ValueError(
+            f"share={share} leaves one side of the split empty; use a share between 0 and 1, e.g. 0.15"
+        )
     train, held_out = [], []
     for operands in operand_lists:
         problem = Problem(sign.join(str(n) for n in operands) + "=", str(value(operands)), tuple(operands))
         (held_out if is_held_out(operands, share, seed) else train).append(problem)
     if not train or not held_out:
-        raise ValueError(f"{name}: {len(train)} training and {len(held_out)} held-out problems; use a larger range")
+        raise ValueError(
+            f"{name}: {len(train)} training and {len(held_out)} held-out problems; use a larger range"
+        )
     train, held_out = (check_gold(side, integer_value, name) for side in (train, held_out))
     return Task(name, train, held_out, lambda response, problem: exact_integer(response, problem.answer))
 

@@ -79,7 +79,7 @@ class Trainer:
         if found:
             self._restore(found)
         self._prepare_folder()
-        self.log = MetricsLog(self.folder and self.folder / "metrics.jsonl", keep_steps=self.step)
+        self.log = self._make_log()
 
     def train_step(self) -> Metrics:
         """One step of the loop; the metrics are explained in `metrics.STEP_METRICS`."""
@@ -123,6 +123,9 @@ class Trainer:
             "feedback_factor": self.feedback.factor if self.feedback else 1.0,
         }  # fmt: skip
         return checkpoints.save(self.folder, self.step, self.policy.model, self.arm.state_dict(), state)
+
+    def _make_log(self) -> MetricsLog:
+        return MetricsLog(self.folder and self.folder / "metrics.jsonl", keep_steps=self.step)
 
     def _make_arm(self) -> Arm:
         return make_arm(self.config.arm, self.policy.model, seed=self.config.seed, steps=self.config.steps)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from logra_lab.method import DEFAULT_TARGETS
-from logra_lab.rl.baselines import ARMS, KLFeedback, make_arm, target_weights, tensor_bytes
+from logra_lab.rl.baselines import ARMS, make_arm, target_weights, tensor_bytes
 from logra_lab.rl.config import ArmConfig
+from logra_lab.rl.feedback import KLFeedback
 from logra_lab.rl.row_adam import RowAdam
 from tests.rl.models import llama
 
@@ -45,9 +46,13 @@ def test_row_adam_follows_its_formula_over_several_steps():
 
 def test_the_first_row_adam_step_has_unit_rms_in_every_row():
     weight = torch.nn.Parameter(torch.zeros(4, 50))
-    weight.grad = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1e-3], [1.0], [10.0], [1e4]])
+    weight.grad = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)) * torch.tensor(
+        [[1e-3], [1.0], [10.0], [1e4]]
+    )
     RowAdam([weight], lr=0.1).step()
-    torch.testing.assert_close(weight.detach().square().mean(-1).sqrt(), torch.full((4,), 0.1), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        weight.detach().square().mean(-1).sqrt(), torch.full((4,), 0.1), rtol=1e-4, atol=0
+    )
 
 
 def test_lora_starts_as_the_model_it_is_put_on_whatever_the_global_seed():
@@ -58,7 +63,9 @@ def test_lora_starts_as_the_model_it_is_put_on_whatever_the_global_seed():
     second = arm_of("lora")
     torch.testing.assert_close(first.model(input_ids=IDS).logits, plain)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert {n.split(".")[-4] for n, p in first.model.named_parameters() if p.requires_grad} == set(DEFAULT_TARGETS)
+    assert {n.split(".")[-4] for n, p in first.model.named_parameters() if p.requires_grad} == set(
+        DEFAULT_TARGETS
+    )
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -89,7 +96,10 @@ def test_a_step_without_gradients_or_with_nan_changes_nothing_and_says_why(name)
     (torch.nan * arm.model(input_ids=IDS, labels=IDS).loss).backward()
     report = arm.step()
     assert report.status == "non-finite" and report.message
-    assert all(torch.equal(a, b) for a, b in zip(before, arm.model.parameters(), strict=True)) and arm.updates == 0
+    assert (
+        all(torch.equal(a, b) for a, b in zip(before, arm.model.parameters(), strict=True))
+        and arm.updates == 0
+    )
 
 
 def test_logra_keeps_sketches_where_the_dense_arms_keep_gradients():
@@ -105,7 +115,9 @@ def test_logra_keeps_sketches_where_the_dense_arms_keep_gradients():
 
 
 def test_bytes_are_counted_in_nested_states():
-    assert tensor_bytes({"a": [torch.zeros(3), {"b": torch.zeros(2, dtype=torch.float64)}], "c": 1.0}) == 12 + 16
+    assert (
+        tensor_bytes({"a": [torch.zeros(3), {"b": torch.zeros(2, dtype=torch.float64)}], "c": 1.0}) == 12 + 16
+    )
 
 
 def test_the_controller_shrinks_above_twice_the_budget_grows_below_half_and_waits_between():

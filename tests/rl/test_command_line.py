@@ -15,7 +15,8 @@ def test_a_run_from_the_command_line_finishes_says_so_and_refuses_to_start_over(
     character_tokenizer().save_pretrained(tmp_path / "model")
     settings = {
         "model": str(tmp_path / "model"), "task_options": [["largest", 12]], "steps": 2, "prompts": 4, "eval_every": 1,
-        "eval_problems": 4, "max_new_tokens": 2, "probe_sequences": 4, "arm": {"name": "adamw", "control": "none", "lr": 1e-3},
+        "eval_problems": 4, "max_new_tokens": 2,
+        "probe_sequences": 4, "arm": {"name": "adamw", "control": "none", "lr": 1e-3},
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     arguments = ["--folder", str(tmp_path / "run"), "--config", str(tmp_path / "config.json")]

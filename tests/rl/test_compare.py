@@ -16,7 +16,8 @@ from tests.rl.models import llama
 
 def record(label, seed, final, panel="p", lr=1e-3, status="finished"):
     return {
-        "panel": panel, "label": label, "seed": seed, "status": status, "start": {"accuracy": 0.3}, "memory": {"weights": 4},
+        "panel": panel, "label": label, "seed": seed, "status": status, "start": {"accuracy": 0.3},
+        "memory": {"weights": 4},
         "curves": {"accuracy": [None, 0.9, None, final], "measured_kl": [None, 1e-3]}, "peak_memory": 7,
         "seconds_per_step": 0.1, "config": {"arm": {"lr": lr}},
     }  # fmt: skip
@@ -48,12 +49,20 @@ def test_the_interval_is_students_t_on_the_mean():
 
 
 def test_runs_that_broke_or_collapsed_are_named():
-    runs = [record("logra paper", 0, 0.7), record("logra paper", 1, 0.01), record("logra paper", 2, 0.7, status="non-finite")]
+    runs = [
+        record("logra paper", 0, 0.7),
+        record("logra paper", 1, 0.01),
+        record("logra paper", 2, 0.7, status="non-finite"),
+    ]
     assert summarise(runs)[0]["diverged"] == [1, 2]
 
 
 def test_the_best_learning_rate_is_that_of_the_highest_mean_final_accuracy():
-    tuned = [record(f"adamw {lr:.0e}", s, a, lr=lr) for lr, a in ((1e-4, 0.4), (1e-3, 0.8), (1e-2, 0.0)) for s in (0, 1)]
+    tuned = [
+        record(f"adamw {lr:.0e}", s, a, lr=lr)
+        for lr, a in ((1e-4, 0.4), (1e-3, 0.8), (1e-2, 0.0))
+        for s in (0, 1)
+    ]
     assert panels.best_lr(tuned, "adamw") == 1e-3
     with pytest.raises(ValueError, match="no tuning run of 'lora'"):
         panels.best_lr(tuned, "lora")
@@ -75,8 +84,8 @@ def test_finished_runs_are_not_done_again_and_changed_ones_are(tmp_path):
     llama().save_pretrained(tmp_path / "model")
     character_tokenizer().save_pretrained(tmp_path / "model")
     config = RunConfig(
-        model=str(tmp_path / "model"), arm=ArmConfig("adamw", lr=1e-3, control="none"), steps=2, prompts=4, eval_every=1,
-        eval_problems=4, task_options=(("largest", 12),), max_new_tokens=2,
+        model=str(tmp_path / "model"), arm=ArmConfig("adamw", lr=1e-3, control="none"), steps=2, prompts=4,
+        eval_every=1, eval_problems=4, task_options=(("largest", 12),), max_new_tokens=2,
     )  # fmt: skip
     entry = compare.Entry("p", "adamw", config)
     path = tmp_path / "runs.jsonl"
@@ -91,4 +100,8 @@ def test_finished_runs_are_not_done_again_and_changed_ones_are(tmp_path):
     assert compare.run_all([changed], tmp_path / "other.jsonl")[0]["key"] != first[0]["key"]
     compare.write_summary(tmp_path / "s.json", "command", [entry], first)
     summary = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
-    assert summary["command"] == "command" and summary["table"][0]["label"] == "adamw" and summary["versions"]["torch"]
+    assert (
+        summary["command"] == "command"
+        and summary["table"][0]["label"] == "adamw"
+        and summary["versions"]["torch"]
+    )

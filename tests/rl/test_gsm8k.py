@@ -10,7 +10,9 @@ from logra_lab.rl.gsm8k import gsm8k_task, read_problems
 
 
 def write(path, *records):
-    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in records), encoding="utf-8")
+    path.write_text(
+        "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in records), encoding="utf-8"
+    )
     return path
 
 

@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from logra_lab.rl.logprobs import apply_head, hidden_states, plain_score_tokens, positions_per_chunk, score_tokens, token_scores
+from logra_lab.rl.logprobs import (
+    apply_head,
+    hidden_states,
+    plain_score_tokens,
+    positions_per_chunk,
+    score_tokens,
+    token_scores,
+)
 from tests.rl.models import gpt2, llama
 
 
@@ -99,7 +106,12 @@ def test_measured_peak_memory_does_not_grow_with_positions_times_vocabulary(repo
     def growth(kind):  # MiB, in a process of its own where freed blocks go back to the system
         environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1"}
         run = subprocess.run(
-            [sys.executable, "-c", CHILD, kind], cwd=repository, env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", CHILD, kind],
+            cwd=repository,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return float(run.stdout)
 
@@ -145,11 +157,18 @@ REAL = torch.ones(1, 4, dtype=torch.bool)
         (REAL[:, :3], REAL, 1.0, r"attention_mask is \[1, 3\]"),
         (REAL, REAL[:, :3], 1.0, r"generated_mask is \[1, 3\]"),
         (REAL, REAL.long(), 1.0, "torch.int64; make it bool"),
-        (torch.tensor([[1, 1, 1, 0]]), torch.tensor([[False, False, False, True]]), 1.0, "marks padding as sampled"),
+        (
+            torch.tensor([[1, 1, 1, 0]]),
+            torch.tensor([[False, False, False, True]]),
+            1.0,
+            "marks padding as sampled",
+        ),
         (torch.tensor([[0, 1, 1, 1]]), torch.tensor([[False, True, False, False]]), 1.0, "nothing before it"),
         (REAL, torch.tensor([[False, False, False, True]]), 0.0, "temperature=0.0"),
     ],
 )
-def test_masks_and_temperatures_that_can_not_be_scored_are_refused(attention, generated, temperature, message):
+def test_masks_and_temperatures_that_can_not_be_scored_are_refused(
+    attention, generated, temperature, message
+):
     with pytest.raises(ValueError, match=message):
         token_scores(llama(), IDS, attention, generated, temperature=temperature)

@@ -19,7 +19,9 @@ class TinyWorld:
         generator = torch.Generator().manual_seed(seed)
         prefixes = [p for n in range(LONGEST) for p in itertools.product(range(1, VOCABULARY), repeat=n)]
         self.row = {prefix: i for i, prefix in enumerate(prefixes)}
-        self.logits = (scale * torch.randn(len(prefixes), VOCABULARY, generator=generator, dtype=torch.float64)).requires_grad_()
+        self.logits = (
+            scale * torch.randn(len(prefixes), VOCABULARY, generator=generator, dtype=torch.float64)
+        ).requires_grad_()
 
     def answers(self):
         for n in range(LONGEST):
@@ -84,7 +86,9 @@ def test_the_token_mean_of_one_answer_is_not_the_true_gradient():
 
     def loss(answer):
         lp = world.log_probs(answer)
-        return losses.reinforce_loss(lp, lp.detach(), reward(answer) * torch.ones_like(lp), torch.ones_like(lp) / len(lp))
+        return losses.reinforce_loss(
+            lp, lp.detach(), reward(answer) * torch.ones_like(lp), torch.ones_like(lp) / len(lp)
+        )
 
     assert not torch.allclose(-expected_gradient(world, loss), true_gradient(world), rtol=0.05)
 
@@ -97,7 +101,9 @@ def test_group_advantages_without_std_have_the_true_gradient_times_one_minus_one
         probability = sum(world.log_probs(a).sum() for a in pair).exp().detach()
         rewards = torch.tensor([[reward(a) for a in pair]])
         advantages = losses.group_advantages(rewards, use_std=False)[0].double()
-        score = sum(a * world.log_probs(answer).sum() for a, answer in zip(advantages, pair, strict=True)) / group
+        score = (
+            sum(a * world.log_probs(answer).sum() for a, answer in zip(advantages, pair, strict=True)) / group
+        )
         total += probability * world.gradient(score)
     torch.testing.assert_close(total, true_gradient(world) * (1 - 1 / group), rtol=1e-5, atol=1e-7)
 
@@ -105,12 +111,15 @@ def test_group_advantages_without_std_have_the_true_gradient_times_one_minus_one
 def test_importance_weights_correct_one_token_answers_sampled_from_another_policy():
     world, other = TinyWorld(), TinyWorld(0)
     with torch.no_grad():
-        other.logits += 0.1 * torch.randn(other.logits.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+        other.logits += 0.1 * torch.randn(
+            other.logits.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+        )
     table, source = world.logits[0].log_softmax(-1), other.logits[0].log_softmax(-1).detach()
     rewards = torch.tensor([0.0, 1.0, 0.4], dtype=torch.float64)
     one = torch.ones(1, dtype=torch.float64)
     mean = sum(
-        source[v].exp() * world.gradient(losses.reinforce_loss(table[v : v + 1], source[v : v + 1], rewards[v] * one, one))
+        source[v].exp()
+        * world.gradient(losses.reinforce_loss(table[v : v + 1], source[v : v + 1], rewards[v] * one, one))
         for v in range(VOCABULARY)
     )
     torch.testing.assert_close(-mean, world.gradient((table.exp() * rewards).sum()))
@@ -135,7 +144,10 @@ def test_grpo_stops_pushing_a_token_whose_ratio_has_left_the_clip_range_the_good
 def next_token_kl(world, reference, kind):
     """KL of the next token at every prefix, weighted by how often the prefix comes up (held fixed)."""
     ours, theirs = world.logits.log_softmax(-1), reference.logits.log_softmax(-1).detach()
-    kl = {"reverse": (ours.exp() * (ours - theirs)).sum(-1), "forward": (theirs.exp() * (theirs - ours)).sum(-1)}[kind]
+    kl = {
+        "reverse": (ours.exp() * (ours - theirs)).sum(-1),
+        "forward": (theirs.exp() * (theirs - ours)).sum(-1),
+    }[kind]
     reach = [world.log_probs(p).sum().exp().detach() if p else torch.tensor(1.0) for p in world.row]
     return (torch.stack([r.double() for r in reach]) * kl).sum()
 
@@ -148,12 +160,16 @@ def test_the_reference_kl_has_the_gradient_that_its_name_says(kind):
         lp = world.log_probs(answer)
         return losses.reference_kl_loss(lp, reference.log_probs(answer).detach(), torch.ones_like(lp), kind)
 
-    torch.testing.assert_close(expected_gradient(world, loss), world.gradient(next_token_kl(world, reference, kind)))
+    torch.testing.assert_close(
+        expected_gradient(world, loss), world.gradient(next_token_kl(world, reference, kind))
+    )
 
 
 def test_the_two_reference_kls_are_told_apart_by_the_enumeration():
     world, reference = TinyWorld(2), TinyWorld(3)
-    reverse, forward = (world.gradient(next_token_kl(world, reference, kind)) for kind in ("reverse", "forward"))
+    reverse, forward = (
+        world.gradient(next_token_kl(world, reference, kind)) for kind in ("reverse", "forward")
+    )
     assert not torch.allclose(reverse, forward, rtol=0.1)
 
 
@@ -175,72 +191,3 @@ def test_the_running_mean_starts_at_zero_and_moves_by_its_weight():
     assert first == pytest.approx(0.05)
     assert losses.next_baseline(first, torch.tensor([1.0, 1.0])) == pytest.approx(0.9 * 0.05 + 0.1)
     torch.testing.assert_close(losses.baseline_advantages(torch.tensor([1.0]), 0.25), torch.tensor([0.75]))
-
-
-MASK = torch.tensor([[0, 1, 1, 1, 1], [0, 1, 1, 0, 0], [0, 1, 0, 0, 0]], dtype=torch.bool)
-
-
-@pytest.mark.parametrize(
-    ("denominator", "per_row"),
-    [("batch_tokens", [1 / 7] * 3), ("own_length", [1 / 12, 1 / 6, 1 / 3]), ("constant", [1 / 24] * 3)],
-)
-def test_each_denominator_weighs_tokens_as_its_name_says(denominator, per_row):
-    weights = losses.token_weights(MASK, denominator, constant=8)
-    torch.testing.assert_close(weights, MASK * torch.tensor(per_row)[:, None])
-
-
-def test_the_length_weight_is_1024_over_the_own_length():
-    weights = losses.token_weights(MASK, "batch_tokens", length_weight=True)
-    torch.testing.assert_close(weights, MASK / 7 * torch.tensor([256.0, 512.0, 1024.0])[:, None])
-
-
-@pytest.mark.parametrize("size", [1, 2, 4, 7])
-@pytest.mark.parametrize("denominator", losses.DENOMINATORS)
-@pytest.mark.parametrize("loss", [losses.reinforce_loss, losses.grpo_loss])
-def test_a_batch_cut_into_micro_batches_has_the_same_gradient(size, denominator, loss):
-    generator = torch.Generator().manual_seed(0)
-    lengths = torch.randint(0, 6, (7,), generator=generator)
-    mask = torch.arange(6) < lengths[:, None]
-    weights = losses.token_weights(mask, denominator, constant=6)
-    advantages = torch.randn(7, generator=generator)
-    parameter = torch.randn(7, 6, generator=generator).log_softmax(-1).requires_grad_()
-
-    def gradient(size):
-        total = torch.zeros_like(parameter)
-        for start in range(0, 7, size):
-            rows = slice(start, start + size)
-            lp = parameter[rows][mask[rows]]
-            value = loss(lp, lp.detach() - 0.05, losses.per_token(advantages[rows], mask[rows]), weights[rows][mask[rows]])
-            total += torch.autograd.grad(value, parameter)[0]
-        return total
-
-    torch.testing.assert_close(gradient(size), gradient(7), rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("denominator", losses.DENOMINATORS)
-def test_a_batch_without_sampled_tokens_gives_zero_and_not_nan(denominator):
-    mask = torch.zeros(2, 3, dtype=torch.bool)
-    weights = losses.token_weights(mask, denominator, constant=4, length_weight=True)
-    assert (weights == 0).all()
-    empty = torch.zeros(0, requires_grad=True)
-    assert losses.reinforce_loss(empty, empty.detach(), empty.detach(), weights[mask]) == 0
-    impossible = torch.full((6,), -torch.inf, requires_grad=True)
-    value = losses.reinforce_loss(impossible, torch.zeros(6), torch.ones(6), weights.flatten())
-    value.backward()
-    assert value == 0 and (impossible.grad == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: losses.group_advantages(torch.ones(4, 1)), "group of 1.*answers >= 2"),
-        (lambda: losses.group_advantages(torch.ones(4)), r"rewards are \[4\]"),
-        (lambda: losses.token_weights(MASK, "mean"), "denominator='mean'"),
-        (lambda: losses.token_weights(MASK, "constant"), "positive constant, got None"),
-        (lambda: losses.reference_kl_loss(torch.ones(1), torch.ones(1), torch.ones(1), "k3"), "'k3'.*reverse"),
-        (lambda: losses.grpo_loss(torch.ones(1), torch.ones(1), torch.ones(1), torch.ones(1), clip=0), "clip=0"),
-    ],
-)
-def test_what_has_no_meaning_is_refused_with_value_and_remedy(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

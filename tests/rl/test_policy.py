@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from logra_lab.rl.generation import generate_tokens, sample_tokens
-from logra_lab.rl.policy import Sampling, encode_prompts, load_policy, pad_left, rollout, switch_dropout_off, token_scores
+from logra_lab.rl.policy import (
+    Sampling,
+    encode_prompts,
+    load_policy,
+    pad_left,
+    rollout,
+    switch_dropout_off,
+    token_scores,
+)
 from logra_lab.rl.tokenizer import character_tokenizer
 from tests.rl.models import generator, gpt2, llama, policy
 
@@ -38,7 +46,9 @@ def test_the_scored_log_probs_are_those_the_tokens_were_sampled_with(make, tempe
 def test_padding_left_right_or_none_gives_the_same_log_probs(make):
     model = make()
     answers = sampled(model, times=1)
-    rows = [(ids[a], g[a]) for ids, a, g in zip(answers.input_ids, answers.attention_mask, answers.generated_mask)]
+    rows = [
+        (ids[a], g[a]) for ids, a, g in zip(answers.input_ids, answers.attention_mask, answers.generated_mask)
+    ]
     longest = max(len(ids) for ids, _ in rows) + 3
 
     def padded(left: bool):
@@ -65,7 +75,10 @@ def test_our_loop_and_hugging_face_generate_draw_the_same_tokens(make):
 
 def test_greedy_decoding_is_the_same_in_both_samplers_and_needs_no_randomness():
     greedy = Sampling(temperature=0.0, max_new_tokens=6)
-    runs = [sampled(seed=s, sampling=greedy, sampler=f, times=1) for s, f in ((0, sample_tokens), (1, generate_tokens))]
+    runs = [
+        sampled(seed=s, sampling=greedy, sampler=f, times=1)
+        for s, f in ((0, sample_tokens), (1, generate_tokens))
+    ]
     assert torch.equal(runs[0].input_ids, runs[1].input_ids)
 
 
@@ -113,7 +126,9 @@ def test_masks_come_from_lengths_so_a_stop_token_inside_a_prompt_changes_nothing
     ids, mask = pad_left(prompts, 0)
     assert mask.tolist() == [[True, True, True], [False, True, True], [False, False, True]]
     answers = rollout(p, prompts, SAMPLING, generator())
-    assert answers.attention_mask.sum(-1).tolist() == [len(q) + n for q, n in zip(prompts, answers.lengths.tolist())]
+    assert answers.attention_mask.sum(-1).tolist() == [
+        len(q) + n for q, n in zip(prompts, answers.lengths.tolist())
+    ]
     assert torch.equal(answers.generated_mask.sum(-1), answers.lengths)
 
 
@@ -137,7 +152,11 @@ def test_generation_restores_modes_cache_and_checkpointing_even_after_an_error(s
     model.config.use_cache = False
 
     def state():
-        return [m.training for m in model.modules()], model.config.use_cache, model.is_activation_checkpointing
+        return (
+            [m.training for m in model.modules()],
+            model.config.use_cache,
+            model.is_activation_checkpointing,
+        )
 
     before = state()
     sampled(model, sampler=sampler, times=1)
@@ -173,14 +192,18 @@ def test_sampling_that_could_not_be_scored_is_refused(settings, message):
 
 def test_a_checkpoints_own_generation_settings_do_not_change_the_sampled_distribution():
     model = llama()
-    model.generation_config.update(top_k=1, top_p=0.1, repetition_penalty=5.0, do_sample=True, temperature=0.01)
+    model.generation_config.update(
+        top_k=1, top_p=0.1, repetition_penalty=5.0, do_sample=True, temperature=0.01
+    )
     for sampler in (sample_tokens, generate_tokens):
         assert torch.equal(sampled(model, sampler=sampler).input_ids, sampled(llama()).input_ids)
 
 
 def test_a_chat_template_is_rendered_to_text_and_then_encoded():
     tokenizer = character_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}({{ m.content }}){% endfor %}{% if add_generation_prompt %}= {% endif %}"
+    tokenizer.chat_template = (
+        "{% for m in messages %}({{ m.content }}){% endfor %}{% if add_generation_prompt %}= {% endif %}"
+    )
     encoded = encode_prompts(tokenizer, ["1+2"], prefill="3")
     assert encoded == [tokenizer("(1+2)= 3")["input_ids"]]
     assert encode_prompts(tokenizer, ["1+2"], chat=False) == [tokenizer("1+2")["input_ids"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +18,7 @@ from logra_lab.rl.tokenizer import CHARACTERS, character_tokenizer
 
 
 @pytest.fixture(scope="module")
-def folder(repository=None):
-    from pathlib import Path
-
+def folder() -> Path:
     return Path(__file__).resolve().parents[2] / "data" / "tiny-math"
 
 
@@ -29,7 +28,9 @@ def tiny_math(folder) -> Policy:
 
 
 def test_sampled_at_temperature_one_it_is_right_30_to_45_percent_on_held_out_pairs(tiny_math):
-    results = [evaluate(tiny_math, sums(), Sampling(max_new_tokens=5), generator_for(s, 0, "test")) for s in (0, 1)]
+    results = [
+        evaluate(tiny_math, sums(), Sampling(max_new_tokens=5), generator_for(s, 0, "test")) for s in (0, 1)
+    ]
     assert all(0.30 <= result["accuracy"] <= 0.45 for result in results)
 
 
@@ -63,9 +64,9 @@ def test_only_training_pairs_are_shown_and_only_answers_are_learned():
     ids, labels = answer_table(task.train, tokenizer)
     held_out = {p.prompt for p in task.held_out}
     for row, label in zip(ids.flatten(0, 1).tolist(), labels.flatten(0, 1).tolist(), strict=True):
-        prompt = tokenizer.decode([t for t, l in zip(row, label, strict=True) if l == IGNORED and t != 0])
+        prompt = tokenizer.decode([t for t, y in zip(row, label, strict=True) if y == IGNORED and t != 0])
         assert prompt not in held_out and prompt.endswith("=")
-        answer = [l for l in label if l != IGNORED]
+        answer = [y for y in label if y != IGNORED]
         assert answer[-1] == tokenizer.eos_token_id
         a, b = map(int, prompt[:-1].split("+"))
         assert int(tokenizer.decode(answer[:-1])) in (a + b, a, b)

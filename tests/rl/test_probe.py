@@ -51,7 +51,9 @@ def test_equal_lengths_share_a_pass_and_one_at_a_time_does_not(monkeypatch):
     model = llama()
     a = answers(model, times=4)
     calls = []
-    model.register_forward_pre_hook(lambda m, args, kwargs: calls.append(kwargs["input_ids"].shape), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda m, args, kwargs: calls.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
     probe_of(a).features(model)
     assert len(calls) == len(a.lengths) and {shape[0] for shape in calls} == {1}
     calls.clear()

@@ -87,7 +87,15 @@ def test_the_final_number_of_a_worked_solution_is_read_exactly_or_not_at_all(tex
 
 @pytest.mark.parametrize(
     ("response", "right"),
-    [("#### 18", True), ("18.0", True), ("$18.", True), ("#### 18.1", False), ("#### 81", False), ("#### -18", False), ("", False)],
+    [
+        ("#### 18", True),
+        ("18.0", True),
+        ("$18.", True),
+        ("#### 18.1", False),
+        ("#### 81", False),
+        ("#### -18", False),
+        ("", False),
+    ],
 )
 def test_a_solution_is_right_when_its_final_number_equals_the_gold_one(response, right):
     assert same_number(response, "16 - 3 + 5 = <<16-3+5=18>>18\n#### 18") == (1.0 if right else 0.0)

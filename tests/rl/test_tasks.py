@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from logra_lab.rl.tasks import Problem, check_gold, chains, is_held_out, make_task, products, sums
 from logra_lab.rl.rewards import integer_value
+from logra_lab.rl.tasks import Problem, chains, check_gold, is_held_out, make_task, products, sums
 
 
 @pytest.mark.parametrize("task", [sums(30), products(12), chains(3, 9)], ids=lambda t: t.name)
@@ -17,7 +17,10 @@ def test_no_held_out_operands_are_trained_on_in_any_order(task):
 
 def test_every_sum_product_and_chain_has_its_exact_answer():
     for problem in (*sums(20).train, *chains(4, 3).held_out):
-        assert int(problem.answer) == sum(problem.data) and problem.prompt == "+".join(map(str, problem.data)) + "="
+        assert (
+            int(problem.answer) == sum(problem.data)
+            and problem.prompt == "+".join(map(str, problem.data)) + "="
+        )
     for problem in products(12).train:
         assert int(problem.answer) == problem.data[0] * problem.data[1]
 
