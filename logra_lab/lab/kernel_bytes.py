@@ -123,7 +123,7 @@ def merge_traffic(kind: str, rows: int = 128, columns: int = 256, rank: int = 16
         merge(weight.clone(), factor, key, kind=kind, lower=lower)
 
     return counted(
-        f"merge, {kind}", weight, merge_bytes(kind, rows, columns, rank), run, "triton_merge", "merge"
+        f"merge {kind}", weight, merge_bytes(kind, rows, columns, rank), run, "triton_merge", "merge"
     )
 
 
