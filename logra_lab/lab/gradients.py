@@ -53,12 +53,8 @@ def tiny_policy() -> Policy:
 
 def study(prompts: int = 128, answers: int = 8, seed: int = 0) -> GradientStudy:
     """Let tiny-math answer `prompts` sums `answers` times each and take the policy gradient of the rewards."""
-    policy, task = tiny_policy(), sums()
-    config = RunConfig(algorithm="grpo", prompts=prompts, answers=answers, seed=seed)
-    batches = []
-    for step in (0, 1):
-        problems = draw_problems(task.train, prompts, generator_for(seed, step, "problems"))
-        batches.append(answer_prompts(policy, task, problems, config, generator_for(seed, step, "answers")))
+    policy = tiny_policy()
+    batches = [answer_sums(policy, prompts, answers, seed, step) for step in (0, 1)]
     targets = find_targets(policy.model, DEFAULT_TARGETS)
     advantages = losses.group_advantages(batches[0].rewards.view(-1, answers)).flatten()  # [B]
     dense = gradient(policy, targets, batches[0], advantages)
@@ -68,6 +64,13 @@ def study(prompts: int = 128, answers: int = 8, seed: int = 0) -> GradientStudy:
         seen.input_ids[rows], seen.attention_mask[rows], seen.generated_mask[rows], rows_at_once=64
     )
     return GradientStudy(policy, targets, batches[0], dense, ProbeSnapshot(policy.model, probe))
+
+
+def answer_sums(policy: Policy, prompts: int, answers: int, seed: int = 0, step: int = 0) -> Batch:
+    """`answers` answers of the policy to each of `prompts` training sums, side by side, with their rewards."""
+    task, config = sums(), RunConfig(algorithm="grpo", prompts=prompts, answers=answers, seed=seed)
+    problems = draw_problems(task.train, prompts, generator_for(seed, step, "problems"))
+    return answer_prompts(policy, task, problems, config, generator_for(seed, step, "answers"))
 
 
 def gradient(policy: Policy, targets: tuple[Target, ...], batch: Batch, advantages: Tensor) -> Matrices:

@@ -97,9 +97,12 @@ def draw_quality(axes: Axes, estimated: Tensor, gradient: Tensor, rank: int, ste
     errors = [expected_error(r, columns, steps) for r in RANKS]
     axes.plot(RANKS, errors, label="relative error", **style(1))
     axes.plot(RANKS, [1 / math.sqrt(1 + error**2) for error in errors], label="cosine", **style(2))
-    for number, value in ((1, relative_error(estimated, gradient)), (2, cosine(estimated, gradient))):
+    measured = {1: relative_error(estimated, gradient), 2: cosine(estimated, gradient)}
+    for number, value in measured.items():
+        above = value == max(measured.values())  # so that the two numbers never meet
         axes.plot([rank], [value], "o", color=style(number)["color"], markersize=9)
-        axes.annotate(f"{value:.2f}", (rank, value), xytext=(0, 9), textcoords="offset points", ha="center")
+        place = {"xytext": (0, 9 if above else -20), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(f"{value:.2f}", (rank, value), **place)
     axes.set(xscale="log", yscale="log", ylim=(0.02, 60), xlabel="rank r", title="How good it is")
     plain_ticks(axes, (0.1, 1, 10))
     axes.set_xticks(RANKS, [str(r) for r in RANKS])

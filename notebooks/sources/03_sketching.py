@@ -222,7 +222,10 @@ def expected_noise(rank: int, columns: int) -> float:
 
 
 expected_noise = checks.check("expected_noise", expected_noise)
-print(f"Rank 8 of {k} columns: expected relative error {expected_noise(8, k) ** 0.5:.2f}, as seen above.")
+seen = lesson03.relative_error(estimate, G)
+print(
+    f"Rank 8 of {k} columns: expected relative error {expected_noise(8, k) ** 0.5:.2f}; the sketch above had {seen:.2f}."
+)
 
 # %% [markdown] tags=["hint"]
 # Entry $j$ of the error row is $\sum_{i \ne j} g_i\,(A^\top A)_{ij}$. The terms are uncorrelated, so their
@@ -284,12 +287,12 @@ costs = lesson03_price.price(view, cost_ranks, draws=6)
 lesson03_price.draw_price(costs, cost_ranks, shown=8)
 
 # %% [markdown]
-# The ruler decides. In squared norm the sketched step looks reckless; in KL it costs about what the dense
-# step costs, at every rank. A policy bends in few directions only, those in which the scores of its answers
-# lie, and $G$ is one of them. Random noise spreads over all $d \times k$ directions of a weight and hits
-# those few rarely; noise aimed at them, the control, is not free. This is why LoGRA limits KL and not the
-# length of a step (lesson 06), and why a clip threshold that was tuned on $\|G\|$ bites several times too
-# early on $\|\hat G\|$.
+# The ruler decides. In squared norm the sketched step looks reckless; in KL it costs little more than the
+# dense step at rank 1, and about the same from rank 8 on. A policy bends in few directions only, those in
+# which the scores of its answers lie, and $G$ is one of them. Random noise spreads over all $d \times k$
+# directions of a weight and hits those few rarely; noise aimed at them, the control, is not free. This is why
+# LoGRA limits KL and not the length of a step (lesson 06), and why a clip threshold that was tuned on $\|G\|$
+# bites several times too early on $\|\hat G\|$.
 #
 # ## Exercise 5 · Find the bug
 # *Difficulty 3 of 5 · 10 minutes*
@@ -302,7 +305,7 @@ lesson03_price.draw_price(costs, cost_ranks, shown=8)
 from logra_lab.lab.exercises.lesson03 import faulty_estimate
 
 bug_ranks = (1, 4, 16, 64)
-shares = {"colleague": lesson03_play.mean_slopes(faulty_estimate, G, bug_ranks, 100)}
+shares = {"colleague": lesson03_play.mean_slopes(faulty_estimate, G, bug_ranks, 400)}
 lesson03_play.draw_slopes(shares, bug_ranks)
 
 # %% [markdown]
@@ -323,7 +326,7 @@ def repaired_estimate(gradient: torch.Tensor, rank: int, key: tuple[int, int]) -
 
 
 repaired_estimate = checks.check("repaired_estimate", repaired_estimate)
-repaired = lesson03_play.mean_slopes(repaired_estimate, G, bug_ranks, 100)
+repaired = lesson03_play.mean_slopes(repaired_estimate, G, bug_ranks, 400)
 print("Repaired:", ", ".join(f"{share:.2f} of G at rank {rank}" for rank, share in zip(bug_ranks, repaired)))
 
 # %% [markdown] tags=["hint"]

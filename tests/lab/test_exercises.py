@@ -15,8 +15,8 @@ from tests.lab.answers import Answers
 
 def marked(name: str):
     """The exercise's name as a parameter that carries the marker of its lesson."""
-    lesson = checks.get(name).reference.__module__.rpartition(".")[2]  # lessonNN
-    return pytest.param(name, marks=getattr(pytest.mark, lesson))
+    module = checks.get(name).reference.__module__.rpartition(".")[2]  # lessonNN or lessonNN_part
+    return pytest.param(name, marks=getattr(pytest.mark, module.partition("_")[0]))
 
 
 NAMES = checks.names()
