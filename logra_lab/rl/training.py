@@ -192,7 +192,7 @@ class Trainer:
             loss = losses.reinforce_loss(*terms, cap=config.importance_cap)
         else:
             loss = losses.grpo_loss(*terms, clip=config.clip)
-        if self.reference is None:
+        if self.reference is None or config.reference_kl is None:
             return loss
         with torch.no_grad():
             reference = token_scores(
@@ -206,7 +206,7 @@ class Trainer:
         """The optimizer's step, with the KL measured around it where asked for."""
         wants_measure = self.config.measure_kl or self.feedback is not None
         probe = self._probe(batch) if wants_measure or self.arm.wants_probe else None
-        snapshot = ProbeSnapshot(self.policy.model, probe) if wants_measure else None
+        snapshot = ProbeSnapshot(self.policy.model, probe) if wants_measure and probe else None
         mismatch = self._mismatch(batch, log_probs)
         report = self.arm.step(probe=probe, tokens=batch.tokens, mismatch=mismatch)
         if snapshot is None or report.status != "updated":
