@@ -9,13 +9,14 @@ ARGS += -m lesson$(LESSON)
 endif
 BOOT = $(if $(PYTHON),"$(PYTHON)" tools/bootstrap.py,$(error No Python was found. Install Python 3.11 or newer and run the same command again))
 
-.PHONY: help env lab test test-slow notebooks timings lint smollm clean
+.PHONY: help env lab test test-slow notebooks timings lint smollm bench clean
 help:
 	@echo "make lab        open the lessons in JupyterLab"
 	@echo "make test       run the tests, the notebooks among them"
 	@echo "make test-slow  run the tests that take long"
 	@echo "make notebooks  build and execute notebooks from notebooks/sources (NAMES=03_sketching for one)"
 	@echo "make timings    time every lesson and write TIMINGS.md"
+	@echo "make bench      race LoGRA against other optimizers on this CPU and write data/runs/bench-cpu.json"
 	@echo "make lint       check style, and notebooks against their sources"
 	@echo "make smollm     install the weights of SmolLM2-135M for its section in lesson 07"
 	@echo "make env        make the environment and stop there"
@@ -26,3 +27,5 @@ test test-slow:
 	@$(BOOT) $@ $(ARGS)
 notebooks timings:
 	@$(BOOT) $@ $(NAMES)
+bench:
+	@$(BOOT) python -m bench $(ARGS)

@@ -1,0 +1,80 @@
+"""A child process that holds one trial and steps when told: settings and orders come as lines of JSON.
+
+So that a race can take turns: every arm lives in a process of its own (its peak memory is its own), and the
+parent lets one step at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.settings import Setting
+from logra_lab.memory.process import CHILD_ENVIRONMENT
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Worker:
+    """A child with one trial. `step()` waits for one step of it.
+
+    Raises:
+        RuntimeError: with the child's last words, if it fails.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "bench.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, encoding="utf-8", env=environment(setting.threads), cwd=ROOT,
+        )  # fmt: skip
+        self.base = 0
+
+    def ready(self) -> None:
+        """Wait until the model is made. Children that were started together make theirs side by side."""
+        self.base = self._ask(self.setting.to_json())["base"]
+
+    def step(self) -> dict[str, float]:
+        """One step's seconds by section, and its peak."""
+        return self._ask({"order": "step"})
+
+    def close(self) -> None:
+        """End the child."""
+        self._child.stdin.close()
+        self._child.wait(timeout=60)
+        self._child.stdout.close()
+        self._child.stderr.close()
+
+    def _ask(self, order: dict) -> dict:
+        try:
+            self._child.stdin.write(json.dumps(order) + "\n")
+            self._child.stdin.flush()
+            return json.loads(self._child.stdout.readline())
+        except (ValueError, OSError):
+            self._child.kill()
+            words = "\n".join(self._child.stderr.read().strip().splitlines()[-6:])
+            raise RuntimeError(f"the trial {self.setting.name} failed in its process:\n{words}") from None
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Of a child: honest memory (freed blocks go back to the system), and as many threads as are measured."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, **CHILD_ENVIRONMENT, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}
+
+
+def main() -> None:
+    """Read a setting, then orders, until the input ends."""
+    from bench.trial import Trial
+
+    out, sys.stdout = sys.stdout, sys.stderr  # a package that prints must not disturb the protocol
+    trial = Trial(Setting.from_json(json.loads(sys.stdin.readline())))
+    print(json.dumps({"base": trial.base}), file=out, flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(trial.step()), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
