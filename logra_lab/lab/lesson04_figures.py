@@ -1,20 +1,18 @@
-"""Figures of lesson 04: bytes and time against rank, the parts that wait for backward (play), the recorded bench.
+"""Figures of lesson 04: bytes and time against rank, and the parts that wait for backward (play).
 
 Shapes: T token positions, r rank.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from logra_lab.lab.lesson04 import RankRow
-from logra_lab.lab.plots import COLOURS, Picture, new_figure, show, style
+from logra_lab.lab.plots import COLOURS, Picture, new_figure, style
 from logra_lab.memory.activations import block_keeps, blocks_bytes, recomputed_bytes
 from logra_lab.memory.presets import MODELS, ModelShape
 from logra_lab.memory.settings import Settings
@@ -33,7 +31,6 @@ PART_COLOURS = {
     "inputs of the blocks": "#BBBBBB",
     "one block, computed again": "#666666",
 }
-BENCH = Path(__file__).resolve().parents[2] / "data" / "runs" / "bench-cpu.json"
 
 
 # ---------------------------------------------------------------- the signature figure
@@ -164,43 +161,3 @@ def draw_parts(axes: Axes, parts: dict[str, dict[str, int]]) -> None:
     axes.grid(axis="y", visible=False)
     handles = [Patch(color=PART_COLOURS[name], label=name) for name in names]
     axes.figure.legend(handles=handles, loc="outside lower center", ncols=4)
-
-
-# ---------------------------------------------------------------- the recorded bench
-
-
-def show_bench(path: Path = BENCH) -> None:
-    """Show seconds and peak memory of the recorded bench, or say in one sentence that there is none yet.
-
-    The record holds `rows`, one per arm: {"arm", "rank" (or null), "seconds" and "peak_mb" (medians)}.
-    """
-    if not path.exists():
-        print("There is no data/runs/bench-cpu.json here yet: `make bench` makes it, in some minutes.")
-        return
-    rows = json.loads(path.read_text(encoding="utf-8")).get("rows", [])
-    if not rows:
-        print("data/runs/bench-cpu.json holds no rows: run `make bench` again.")
-        return
-    picture = bench_picture(rows)
-    show(picture.figure, picture.alt, picture.caption)
-
-
-def bench_picture(rows: Sequence[dict]) -> Picture:
-    """Seconds a step and peak memory of each arm, over those of dense AdamW (the first row)."""
-    figure, panels = new_figure(9.2, 0.9 + 0.34 * len(rows), columns=2, sharey=True)
-    labels = [row["arm"] + (f", r = {row['rank']}" if row.get("rank") else "") for row in rows]
-    for axes, key, title in zip(
-        panels, ("seconds", "peak_mb"), ("seconds a step", "peak memory"), strict=True
-    ):
-        values = [row[key] / rows[0][key] for row in rows]
-        axes.barh(labels, values, color=[COLOURS[0] if "LoGRA" in label else "#AAAAAA" for label in labels])
-        axes.set(title=f"{title}, over {labels[0]}")
-        axes.grid(axis="y", visible=False)
-    panels[0].invert_yaxis()
-    best = min(rows, key=lambda row: row["seconds"])
-    caption = (
-        f"The recorded bench, {len(rows)} arms. Fastest: {labels[rows.index(best)]}, with "
-        f"{best['seconds'] / rows[0]['seconds']:.2f} of the seconds and {best['peak_mb'] / rows[0]['peak_mb']:.2f} of "
-        f"the peak memory of {labels[0]}."
-    )
-    return Picture(figure, f"Bars per arm, seconds and peak memory. {caption}", caption)

@@ -13,7 +13,7 @@
 # %%
 import torch
 
-from logra_lab.lab import checks, lesson04, lesson04_figures, widgets
+from logra_lab.lab import bench_figure, checks, lesson04, lesson04_figures, widgets
 from logra_lab.lab.roadmap import roadmap
 
 torch.manual_seed(0)
@@ -268,24 +268,24 @@ lesson04_figures.rank_picture(
 )
 
 # %% [markdown]
-# Bytes sit on the line. Seconds sit above theirs: norms, attention, the loss and the making of signs cost the same
-# or a little more, and count for much in so small a model. And the right end of both panels is a warning: **a rank
-# near the width saves nothing**. At 7B, 64 of 3584 columns is far to the left.
+# Bytes sit on the line. Seconds sit above theirs at small ranks: norms, attention, the loss and the making of signs
+# cost the same or a little more, and count for much in so small a model. And the right end of both panels is a
+# warning: **a rank near the width saves nothing**. At 7B, 64 of 3584 columns is far to the left.
 #
 # A fairer size is the bench's: some 100M parameters, all arms, child processes.
 
 # %%
-lesson04_figures.show_bench()
+bench_figure.show_bench()
 
 # %% [markdown]
 # ## Exercise 5 · Find the bug: a hook that fires twice
 # *Difficulty 4 of 5 · 15 minutes*
 #
-# Someone wrote the forward hook below. It passed its test, one batch and one backward, and went into training. The
-# loss went down. Run the cell and see in which situations the sketch is wrong.
+# Someone wrote the forward hook below. It passed its test, one batch and one backward, and went into training. Run
+# the cell and see in which situations the sketch is wrong.
 #
-# Why did nobody notice? Row Adam (lesson 05) divides by the size of what it gets. **A sketch that is exactly twice
-# too large in every layer gives the same step**, and one that is mixed up still points roughly downhill. Only a
+# Would a loss curve tell? Hardly. Row Adam (lesson 05) divides each row by its own size, so a sketch that is
+# exactly twice too large in every layer gives the very same step; the cell after the exercise shows it. Only a
 # comparison with $GA^\top$ tells.
 #
 # Repair it. You have `tap(output, P, sketch)` from exercise 2.
@@ -323,6 +323,17 @@ make_hook = checks.check("make_hook", make_hook)
 # same $P$ twice. With two micro-batches it holds a stranger's $P$. Emptying the list cures one situation and not
 # the other. What belongs to *one* call must not live in a list that all calls share: give it to autograd, which
 # keeps one graph per call.
+
+# %% tags=["nbval-check-output"]
+from logra_lab.method.row_adam import lr_factor, next_row_moment
+
+lesson04.next_token_loss(model, ids).backward()
+steps = {}
+for times in (1, 2):
+    S = times * optimizer.sketches["model.layers.0.mlp.up_proj"]
+    steps[times] = lr_factor(S, next_row_moment(torch.zeros(len(S)), S, 0.95), step=1, beta2=0.95, eps=1e-8)
+close = torch.allclose(steps[1], steps[2], rtol=1e-3)
+print(f"row Adam's step from S and from 2 S: {'the same' if close else 'different'}")
 
 # %% [markdown]
 # A hook may well run twice. The $P$ of the second run belongs to a graph that nobody walks, and disappears. It is

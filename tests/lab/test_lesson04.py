@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from logra_lab.lab import lesson04, lesson04_figures
+from logra_lab.lab import bench_figure, lesson04, lesson04_figures
 from logra_lab.lab.exercises.lesson04 import flops, inputs_kept
 from logra_lab.memory.units import size
 
@@ -125,17 +125,43 @@ def test_checkpointing_shrinks_what_sketching_saves() -> None:
     assert 0 < gap(True) < gap(False) / 10
 
 
+def arm(seconds: float, peak: float) -> dict:
+    """One arm of the bench's record."""
+    ratios = {"time_ratio": seconds, "peak_ratio": peak}
+    return {key: {"median": value, "low": 0.9 * value, "high": 1.1 * value} for key, value in ratios.items()}
+
+
+RECORD = {
+    "command": "make bench",
+    "machine": {"processor": "a processor", "threads": 2},
+    "setting": {"width": 1024, "layers": 6, "sequences": 4, "length": 256},
+    "rounds": 7,
+    "arms": {"adamw": arm(1.0, 1.0), "logra r16": arm(0.5, 0.4), "logra r16 probe": arm(0.52, 0.41)},
+}
+
+
 def test_without_a_bench_one_sentence_says_how_to_make_it(tmp_path, capsys) -> None:
-    lesson04_figures.show_bench(tmp_path / "none.json")
+    bench_figure.show_bench(tmp_path / "none.json")
     assert "make bench" in capsys.readouterr().out
 
 
-def test_a_recorded_bench_is_drawn_over_its_first_arm(tmp_path) -> None:
-    rows = [
-        {"arm": "dense AdamW", "rank": None, "seconds": 4.0, "peak_mb": 2000},
-        {"arm": "LoGRA", "rank": 16, "seconds": 2.0, "peak_mb": 900},
-    ]
-    assert "LoGRA, r = 16, with 0.50 of the seconds and 0.45" in lesson04_figures.bench_picture(rows).caption
+def test_a_recorded_bench_is_drawn_over_dense_adamw_and_said_in_words(tmp_path) -> None:
+    picture = bench_figure.bench_picture(RECORD)
+    assert "LoGRA r = 16 takes 0.50 of the seconds and 0.40 of the memory" in picture.caption
+    names = [text.get_text() for text in picture.figure.axes[0].get_yticklabels()]
+    assert names == ["dense AdamW", "LoGRA r = 16", "LoGRA r = 16 (KL probe)"]
     path = tmp_path / "bench.json"
-    path.write_text(json.dumps({"rows": rows}), encoding="utf-8")
-    lesson04_figures.show_bench(path)
+    path.write_text(json.dumps(RECORD), encoding="utf-8")
+    bench_figure.show_bench(path)
+
+
+def test_a_bench_without_its_reference_is_refused() -> None:
+    with pytest.raises(KeyError, match="make bench"):
+        bench_figure.bench_picture(RECORD | {"arms": {"logra r16": arm(0.5, 0.4)}})
+
+
+def test_every_arm_of_the_bench_has_a_name() -> None:
+    from bench.settings import ARMS
+
+    known = {label for setting in ARMS for label in bench_figure.label(setting.name).split()}
+    assert not known & {setting.arm for setting in ARMS}
