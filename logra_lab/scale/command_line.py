@@ -13,7 +13,7 @@ from logra_lab.memory import CARDS, card_here, shape_of
 from logra_lab.rl.metrics import progress_line
 from logra_lab.scale.engines import Engine, Worker
 from logra_lab.scale.fitting import TooLarge, dense_verdict, fitted, room
-from logra_lab.scale.loading import read_config
+from logra_lab.scale.loading import located, read_config
 from logra_lab.scale.presets import ENGINES, HUB, SHARDINGS, ScaleConfig, preset, preset_for
 from logra_lab.scale.transport import Directory
 from logra_lab.scale.world import World
@@ -108,7 +108,7 @@ class Progress:
 
 def print_plan(config: ScaleConfig) -> int:
     """Print what the planner says of the card here, or of all cards without one; 0."""
-    shape = shape_of(config.name if config.name in HUB else read_config(config.run.model))
+    shape = shape_of(config.name if config.name in HUB else read_config(located(config.run.model)))
     here = card_here()
     for card in [here] if here else CARDS.values():
         try:

@@ -66,7 +66,7 @@ def load(
         CannotLoad: for a hub out of reach, a folder without a model or tokenizer, a missing chat template, quantised
             weights, no target names. TooLarge: if the card is too small.
     """
-    path = config.run.model
+    path = located(config.run.model)
     found = read_config(path)
     tokenizer = read_tokenizer(path)
     check_chat(tokenizer, config.chat, path)
@@ -81,6 +81,12 @@ def load(
     if targets != DEFAULT_TARGETS:
         config = config.but(targets=targets)
     return Loaded(policy, config, choice, made, (choice.because, *notes))
+
+
+def located(path: str) -> str:
+    """A model's folder as it is, or as it lies in the repository (data/tiny-math), whatever the working folder."""
+    in_repository = Path(__file__).resolve().parents[2] / path
+    return str(in_repository) if not Path(path).exists() and in_repository.exists() else path
 
 
 def read_config(path: str) -> Any:

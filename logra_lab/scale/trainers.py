@@ -4,7 +4,8 @@
     trainer = GRPOTrainer(model=model, args=args, optimizers=(optimizer, None), …)
 
 Learning rate, decay and clipping come from `args`; the scheduler acts on the optimizer as on any other. These trainers
-call a bare `step()`, so the probe of the KL brake is made from the inputs of the last training forward, which a hook catches.
+call a bare `step()`, so the probe of the KL brake is made from the inputs of the last training forward; a hook catches
+them.
 
 Left out: rule "paper", which needs the step's token count and mismatch that these trainers don't hand over (the loop of
 `train.py` does), and their own FSDP and DeepSpeed: `refuse` says by name what doesn't work and why.
@@ -149,8 +150,8 @@ _REASONS: tuple[tuple[Callable[[nn.Module, Any], bool], str], ...] = (
     ),
     (
         _offloaded,
-        "CPU offload (args.fsdp or the model's device map): weights that come and go would miss the merge; keep them on "
-        "the card, and the lower halves on the host with precision='split', halves='host'",
+        "CPU offload (args.fsdp or the model's device map): weights that come and go would miss the merge; "
+        "keep them on the card, and the lower halves on the host with precision='split', halves='host'",
     ),
     (
         _set("fsdp"),
@@ -159,8 +160,8 @@ _REASONS: tuple[tuple[Callable[[nn.Module, Any], bool], str], ...] = (
     ),
     (
         _quantised,
-        "quantised weights (bitsandbytes, GPTQ, AWQ, torchao, …): a step of 1e-6 can't be merged into 8 or 4 bits; load "
-        "the model in bf16 and use precision='split'",
+        "quantised weights (bitsandbytes, GPTQ, AWQ, torchao, …): a step of 1e-6 can't be merged into 8 or 4 bits; "
+        "load the model in bf16 and use precision='split'",
     ),
     (
         _adapted,
@@ -176,6 +177,6 @@ _REASONS: tuple[tuple[Callable[[nn.Module, Any], bool], str], ...] = (
     ),
     (
         lambda model, args: getattr(args, "auto_find_batch_size", False),
-        "args.auto_find_batch_size: after an out-of-memory it runs a batch again, whose sketches are filled; fix the size",
+        "args.auto_find_batch_size: after an out-of-memory it runs a batch whose sketches are filled; fix the size",
     ),
 )
