@@ -322,4 +322,4 @@ for step in (1, 10, 25, 50, 100):
 # **What would change our mind**: a cloud with a baseline whose mean leaves the star as the number of
 # estimates grows; or a dot *below* its curve in the figure of silent groups, with independent answers.
 #
-# **Next**: lesson 03, where this gradient is squeezed into a few random numbers.
+# **Next**: [lesson 03](03_sketching.ipynb), where this gradient is squeezed into a few random numbers.

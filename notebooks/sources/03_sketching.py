@@ -8,8 +8,9 @@
 # **You will be able to** make the projection $A$ from bits, sketch a gradient and lift it back, say how wrong
 # one sketch is before you measure it, and find the scale that is missing in someone else's code.
 #
-# **Before you start**: a little linear algebra, and what a gradient is. Lesson 02 says where this gradient
-# comes from, but you don't need it here. **Time**: 60 minutes with the exercises, 15 without.
+# **Before you start**: a little linear algebra, and what a gradient is. [Lesson
+# 02](02_learning_from_one_bit.ipynb) says where this gradient comes from, but you don't need it here.
+# **Time**: 60 minutes with the exercises, 15 without.
 
 # %%
 import torch
@@ -33,15 +34,15 @@ roadmap(3)
 # answer. Now average over **all** 256 sign patterns that a 2 × 4 matrix can have:
 
 # %% tags=["nbval-check-output"]
-g = torch.tensor([[3.0, -1.0, 0.0, 2.0]])
+g = torch.tensor([3.0, -1.0, 0.0, 2.0])
 patterns = lesson03.all_projections(rank=2, columns=4)
 for number in (20, 77, 200):
     a = patterns[number]
     answers = g @ a.T  # two numbers: all that is kept
     back = answers @ a  # four numbers again
-    print(f"pattern {number:3}: answers {answers.numpy().round(2)}  →  {back.numpy().round(2)}")
+    print(f"pattern {number:3}: answers {answers.numpy().round(2) + 0.0}  →  {back.numpy().round(2)}")
 mean = sum(g @ a.T @ a for a in patterns) / len(patterns)
-print(f"mean of all {len(patterns)} patterns:           {mean.numpy().round(3)}")
+print(f"mean of all {len(patterns)} patterns:         {mean.numpy().round(3) + 0.0}")
 
 # %% [markdown]
 # Each draw is off, and the mean is exactly $g$. That is the whole idea. In symbols, for a weight with $d$
@@ -192,7 +193,7 @@ def draw(update):
     return lesson03.projection(4, 24, update)
 
 
-grams = {f"draws: {n}": average_gram(draw, n) for n in (1, 10, 100)}
+grams = {f"mean of {n}": average_gram(draw, n) for n in (1, 10, 100)}
 rest = ", ".join(f"{label}: {lesson03.off_diagonal(gram):.3f}" for label, gram in grams.items())
 lesson03.draw_matrices(
     grams,
@@ -223,9 +224,8 @@ def expected_noise(rank: int, columns: int) -> float:
 
 expected_noise = checks.check("expected_noise", expected_noise)
 seen = lesson03.relative_error(estimate, G)
-print(
-    f"Rank 8 of {k} columns: expected relative error {expected_noise(8, k) ** 0.5:.2f}; the sketch above had {seen:.2f}."
-)
+print(f"Rank 8 of {k} columns: expected relative error {expected_noise(8, k) ** 0.5:.2f}")
+print(f"The sketch above had                           {seen:.2f}")
 
 # %% [markdown] tags=["hint"]
 # Entry $j$ of the error row is $\sum_{i \ne j} g_i\,(A^\top A)_{ij}$. The terms are uncorrelated, so their
@@ -372,4 +372,5 @@ print("Repaired:", ", ".join(f"{share:.2f} of G at rank {rank}" for rank, share 
 # figure; or a model on which the sketched step's KL, at equal improvement, follows its norm. Run
 # `lesson03_price.price` on yours.
 #
-# **Next**: lesson 04, where $S$ comes out of backward and $G$ never exists.
+# **Next**: [lesson 04](04_backward_without_a_gradient.ipynb), where $S$ comes out of backward and $G$ never
+# exists.
