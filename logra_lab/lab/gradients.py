@@ -73,14 +73,19 @@ def answer_sums(policy: Policy, prompts: int, answers: int, seed: int = 0, step:
     return answer_prompts(policy, task, problems, config, generator_for(seed, step, "answers"))
 
 
-def gradient(policy: Policy, targets: tuple[Target, ...], batch: Batch, advantages: Tensor) -> Matrices:
-    """The dense gradient [d, k] per target of −mean over tokens of A log π, with `advantages` [B]."""
+def policy_loss(policy: Policy, batch: Batch, advantages: Tensor) -> Tensor:
+    """−mean over tokens of A log π, with `advantages` [B]; its backward gives the policy gradient."""
     sampled, mask = batch.rollout, batch.rollout.generated_mask
     scores = token_scores(policy.model, sampled.input_ids, sampled.attention_mask, mask)
     weights = losses.token_weights(mask)[mask]  # [T]
-    loss = losses.reinforce_loss(
+    return losses.reinforce_loss(
         scores.log_probs, sampled.log_probs, losses.per_token(advantages, mask), weights
     )
+
+
+def gradient(policy: Policy, targets: tuple[Target, ...], batch: Batch, advantages: Tensor) -> Matrices:
+    """The dense gradient [d, k] per target of `policy_loss`."""
+    loss = policy_loss(policy, batch, advantages)
     found = torch.autograd.grad(loss, [target.weight for target in targets])
     return {target.name: matrix for target, matrix in zip(targets, found, strict=True)}
 
