@@ -9,7 +9,10 @@ from logra_lab.lab.kl_recorded import BUDGETS, RANKS, STEP_SIZES
 from logra_lab.lab.plots import Picture, new_figure, style
 from logra_lab.lab.widgets import Choice, Slider
 
-BUDGET_OPTIONS = tuple(("no budget" if budget is None else f"{budget:g}", budget) for budget in BUDGETS)
+NO_BUDGET = "none"  # not None: a drop-down shows nothing chosen for that
+BUDGET_OPTIONS = tuple(
+    ("no budget", NO_BUDGET) if budget is None else (f"{budget:g}", budget) for budget in BUDGETS
+)
 
 
 def controls() -> dict[str, Choice]:
@@ -33,8 +36,9 @@ def chosen_run(
     raise KeyError(f"no run with step size {step_size}, rank {rank}, budget {budget}; there are {there}")
 
 
-def draw(recorded: Mapping[str, Any], step_size: float, rank: int, budget: float | None) -> Picture:
+def draw(recorded: Mapping[str, Any], step_size: float, rank: int, budget: float | str | None) -> Picture:
     """Predicted and measured KL per step above, α below; the caption says what came out."""
+    budget = None if budget == NO_BUDGET else budget
     run = chosen_run(recorded, step_size, rank, budget)
     steps = range(1, len(run["predicted"]) + 1)
     figure, (above, below) = new_figure(8.0, 4.6, 2, 1, sharex=True, height_ratios=(2, 1))
@@ -46,12 +50,12 @@ def draw(recorded: Mapping[str, Any], step_size: float, rank: int, budget: float
         yscale="log",
         ylim=(5e-5, 5),
         ylabel="KL per token",
-        title="Foretold, then measured on the same answers",
+        title="Foretold, then measured",
     )
-    above.legend(loc="upper right", ncols=3)
+    above.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3)
     below.plot(steps, run["scale"], marker="o", markersize=4, **style(3))
     below.axhline(1.0, color="#888888", linewidth=1.2)
-    below.set(xlabel="step", ylabel="scale α", ylim=(0, 3.2))
+    below.set(xlabel="step", xlim=(0, len(steps) + 1), ylabel="scale α", ylim=(0, 3.2))
     caption = sentence(run)
     return Picture(figure, f"Two curves of KL per step on a log scale, and α below. {caption}", caption)
 
@@ -62,10 +66,15 @@ def sentence(run: Mapping[str, Any]) -> str:
     predicted, measured = (sum(column) / len(pairs) for column in zip(*pairs))
     budget = "no budget" if run["budget"] is None else f"budget {run['budget']:g}"
     scales = [scale for scale in run["scale"] if scale is not None]
+    alpha = (
+        f"from {min(scales):.2g} to {max(scales):.2g}"
+        if min(scales) < max(scales)
+        else f"always {scales[0]:.2g}"
+    )
     return (
         f"Step size {run['step_size']:g}, rank {run['rank']}, {budget}: "
         f"on average predicted {predicted:.2g}, measured {measured:.2g} "
-        f"(predicted / measured {predicted / measured:.2f}); α from {min(scales):.2g} to {max(scales):.2g}; "
+        f"(predicted / measured {predicted / measured:.2f}); α {alpha}; "
         f"right answers {early(run['right']):.0%} at first, {late(run['right']):.0%} at the end."
     )
 

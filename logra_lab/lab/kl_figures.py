@@ -150,7 +150,8 @@ def free_words(runs: Sequence[Mapping[str, Any]]) -> str:
     counts = ", ".join(map(str, sizes))
     return (
         f"Medians over seeds, for {counts} answers. On its own batch: {parts[0]}; "
-        f"over what fresh answers cost: {parts[1]}; on fresh answers, the control: {parts[2]}. Faint marks: single seeds."
+        f"over what fresh answers cost: {parts[1]}; on fresh answers, the control: {parts[2]}. "
+        "Faint marks: single seeds."
     )
 
 

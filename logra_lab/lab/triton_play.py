@@ -123,13 +123,19 @@ def guarded(x: Tensor, fill: float, extra: int) -> tuple[Tensor, tuple[Tensor, T
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """Run a kernel in the interpreter; a helper that returns nothing counts as not written."""
+    """Run a kernel in the interpreter and raise what went wrong in it, at its own line.
+
+    A helper that returns nothing counts as not written.
+    """
     try:
         interpreted(kernel)[grid](*arguments, **constants)
     except interpreter.InterpreterError as error:
         if "NoneType" in str(error) or "ellipsis" in str(error).lower():
             raise NotImplementedError("a part of the kernel is still to be written") from error
-        raise
+        cause: BaseException = error
+        while isinstance(cause, interpreter.InterpreterError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise cause from None
 
 
 def merge_on_grid(weight: Tensor, factor: Tensor, key: tuple[int, int], grid: Callable[..., tuple]) -> Tensor:

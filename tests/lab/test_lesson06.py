@@ -93,6 +93,12 @@ def test_the_widgets_caption_changes_with_each_control():
     assert len(captions) == 4 and all("predicted" in caption and "α" in caption for caption in captions)
 
 
+def test_no_budget_can_be_chosen_and_then_nothing_is_scaled():
+    option = kl_drift.controls()["budget"].values()[-1]
+    caption = kl_drift.draw(kl_recorded.load("kl_drift"), 3e-2, 8, option).caption
+    assert option is not None and "no budget" in caption and "α always 1" in caption
+
+
 def test_a_setting_that_was_not_recorded_is_refused_by_name():
     with pytest.raises(KeyError, match="rank 7"):
         kl_drift.draw(kl_recorded.load("kl_drift"), 3e-3, 7, 1e-2)

@@ -86,25 +86,21 @@ def numbers(tokens: int, columns: int, rank: int, whole: bool = True) -> tuple[T
     return (x if whole else torch.randn(tokens, columns, generator=random)), (2**31 + 5, 2**32 - 3), rank
 
 
-def first_columns(block: int):
-    """X signs(A)ᵀ over whole blocks of columns only."""
+def by_tiles(fault: str):
+    """X signs(A)ᵀ over tiles of 64 columns, with one fault."""
 
     def project(x: Tensor, key: tuple[int, int], rank: int) -> Tensor:
-        kept = x.shape[1] // block * block
-        return x[:, :kept] @ signs(key, rank, x.shape[1])[:, :kept].T
+        total, every = torch.zeros(len(x), rank), signs(key, rank, x.shape[1])
+        for start in range(0, x.shape[1], 64):
+            if fault == "skips the rest" and start + 64 > x.shape[1]:
+                continue
+            here = slice(0, 64) if fault == "same tile" else slice(start, start + 64)
+            tile = x[:, here]
+            part = tile @ (every[:, : tile.shape[1]] if fault == "same signs" else every[:, here]).T
+            total = part if fault == "keeps the last" else total + part
+        return total
 
     return project
-
-
-def last_block_only(x: Tensor, key: tuple[int, int], rank: int) -> Tensor:
-    start = (x.shape[1] - 1) // 64 * 64
-    return x[:, start:] @ signs(key, rank, x.shape[1])[:, start:].T
-
-
-def one_block_of_signs(x: Tensor, key: tuple[int, int], rank: int) -> Tensor:
-    """Every tile uses the signs of the first."""
-    tile = signs(key, rank, 64)
-    return x @ tile.repeat(1, -(-x.shape[1] // 64))[:, : x.shape[1]].T
 
 
 @exercise(
@@ -131,9 +127,10 @@ def one_block_of_signs(x: Tensor, key: tuple[int, int], rank: int) -> Tensor:
     ),
     Case("projects real numbers", lambda: numbers(40, 100, 9, whole=False), "accumulate in fp32.", atol=1e-4),
     slips=(
-        Slip("the last partial tile of columns is left out.", first_columns(64)),
-        Slip("only the last tile of columns arrives: add to acc.", last_block_only),
-        Slip("each tile needs its own signs: pass the columns j of the tile.", one_block_of_signs),
+        Slip("every step loads the same columns: j begins at start.", by_tiles("same tile")),
+        Slip("the last partial tile of columns is left out.", by_tiles("skips the rest")),
+        Slip("only the last tile of columns arrives: add to acc.", by_tiles("keeps the last")),
+        Slip("each tile needs its own signs: pass the columns j of the tile.", by_tiles("same signs")),
         Slip(
             "this is divided by √r; the kernel leaves the scale to its caller.",
             lambda x, key, r: plain.project(x, key, r) * r**-0.5,

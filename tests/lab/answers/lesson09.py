@@ -113,6 +113,28 @@ def kernel_skips(
     tl.store(p + t[:, None] * r + i[None, :], acc, mask=(t[:, None] < T) & (i[None, :] < r))
 
 
+def kernel_of_one_tile(
+    x, p, T, k, r, key0, key1, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr
+):
+    """Loads the first columns again and again."""
+    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    i = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    acc = tl.full((BLOCK_T, BLOCK_R), 0.0, tl.float32)
+    for _start in range(0, k, BLOCK_K):
+        j = tl.arange(0, BLOCK_K)
+        tile = tl.load(x + t[:, None] * k + j[None, :], mask=(t[:, None] < T) & (j[None, :] < k), other=0.0)
+        acc = tl.dot(tile, sign_tile(key0, key1, i, j), acc)
+    tl.store(p + t[:, None] * r + i[None, :], acc, mask=(t[:, None] < T) & (i[None, :] < r))
+
+
+def kernel_with_a_typo(
+    x, p, T, k, r, key0, key1, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr
+):
+    """Its error is shown with its own line."""
+    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    tl.store(p + t, undefined_tile, mask=t < T)  # noqa: F821
+
+
 def kernel_without_masks(
     x, p, T, k, r, key0, key1, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr
 ):
@@ -163,6 +185,8 @@ ANSWERS = {
                 [
                     (projection_function(kernel_skips), "partial tile of columns is left out"),
                     (projection_function(kernel_without_masks), "mask the store"),
+                    (projection_function(kernel_of_one_tile), "j begins at start"),
+                    (projection_function(kernel_with_a_typo), "(at `tl.store(p + t, undefined_tile"),
                 ]
                 if TRITON
                 else []
