@@ -173,6 +173,10 @@ for label in lesson07.labels(summary, "recipes"):
 # With three seeds Student's quantile is above four, so only large differences can be told from luck. Read the
 # table so: an interval that contains zero says "not told apart by these seeds", never "equal".
 #
+# Did pairing make the intervals narrower? Compare the two columns. Where it did not, the luck of a seed lay in
+# where it started, and the ends hardly remember it. The paired interval is the right one all the same: it
+# assumes nothing about what the arms share.
+#
 # ## A step thirty times too large
 #
 # Now rule `lr` at a learning rate thirty times the one that works, without and with the trust region as a
