@@ -49,8 +49,8 @@ def draw_cloud(found: Tensor, truth: Tensor, estimator: str, answers: int, bonus
     right.text(1.3, 185, "uphill →", fontsize=10)
     caption = (
         f"Estimator: {estimator}; {answers} answers a step, {bonus} added to every reward: {uphill:.0%} of the "
-        f"estimates point uphill. Their noise is {cloud.noise:.2f} times their mean, which holds {cloud.slope:.2f} times "
-        f"the truth and has a cosine of {cloud.cosine:.2f} with it."
+        f"estimates point uphill. Their noise is {cloud.noise:.2f} times their mean, which holds {cloud.slope:.2f} "
+        f"times the truth and has a cosine of {cloud.cosine:.2f} with it."
     )
     alt = (
         f"Left: {len(found)} gradient estimates ({estimator}, {answers} answers, bonus {bonus}) around the true "
