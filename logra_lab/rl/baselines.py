@@ -29,9 +29,7 @@ BETAS = (0.9, 0.95)  # the paper's dense baseline
 class Arm:
     """An optimizer as the loop sees it; `model` is the model to sample from and to train."""
 
-    def __init__(
-        self, name: str, model: nn.Module, optimizer: torch.optim.Optimizer, wants_probe: bool = False
-    ) -> None:
+    def __init__(self, name: str, model: nn.Module, optimizer: Any, wants_probe: bool = False) -> None:
         self.name, self.model, self.optimizer = name, model, optimizer
         self.wants_probe = wants_probe
         self.base_lrs = [group["lr"] for group in optimizer.param_groups]
@@ -143,7 +141,9 @@ def make_arm(config: ArmConfig, model: nn.Module, *, seed: int, steps: int) -> A
 
 def target_weights(model: nn.Module) -> list[nn.Parameter]:
     """The weights that LoGRA would sketch, made the only trainable ones."""
-    modules = [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in DEFAULT_TARGETS]
+    modules: list[Any] = [
+        m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in DEFAULT_TARGETS
+    ]
     model.requires_grad_(False)
     return [module.weight.requires_grad_(True) for module in modules]
 
@@ -181,7 +181,7 @@ def _lora(config: ArmConfig, model: nn.Module, seed: int, steps: int) -> Arm:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise ImportError("LoRA needs peft; install the extra: pip install 'logra-lab[race]'") from error
-    options = {"lora_alpha": 2 * config.rank} | dict(config.options)
+    options: dict[str, Any] = {"lora_alpha": 2 * config.rank} | dict(config.options)
     settings = LoraConfig(r=config.rank, target_modules=list(DEFAULT_TARGETS), lora_dropout=0.0, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # peft draws its first factors from the global generator
@@ -203,15 +203,21 @@ def _logra(config: ArmConfig, model: nn.Module, seed: int, steps: int) -> Arm:
     region = None
     if config.control == "trust_region":
         region = TrustRegion(budget=config.budget, final_budget=config.final_budget, schedule_steps=steps)
-    step_size = {"update_ratio": config.lr} if config.rule == "paper" else {"lr": config.lr}
-    options = {"rank": config.rank, "rule": config.rule, "seed": seed, "trust_region": region} | step_size
+    step_size: dict[str, Any] = {"update_ratio": config.lr} if config.rule == "paper" else {"lr": config.lr}
+    options: dict[str, Any] = {
+        "rank": config.rank,
+        "rule": config.rule,
+        "seed": seed,
+        "trust_region": region,
+    } | step_size
     optimizer = LoGRA(model, **options | dict(config.options))
     return LoGRAArm("logra", model, optimizer, wants_probe=region is not None)
 
 
 def _torch_adamw(parameters, config: ArmConfig, options: tuple | None = None) -> torch.optim.AdamW:
-    options = dict(config.options if options is None else options)
-    return torch.optim.AdamW(parameters, lr=config.lr, **{"betas": BETAS, "weight_decay": 0.0} | options)
+    own: dict[str, Any] = {"betas": BETAS, "weight_decay": 0.0}
+    own |= dict(config.options if options is None else options)
+    return torch.optim.AdamW(parameters, lr=config.lr, **own)
 
 
 ARMS: dict[str, Callable[[ArmConfig, nn.Module, int, int], Arm]] = {

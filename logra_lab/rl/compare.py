@@ -4,8 +4,8 @@
     python -m logra_lab.rl.compare race     # at least eight paired seeds of every arm, tuned on other seeds
 
 Every run is appended to a JSONL file as it ends, keyed by (arm, seed, configuration hash): an interrupted race goes
-on where it stopped, and a run whose settings have changed is done again. The JSON beside it is the summary that the
-lessons read.
+on where it stopped, and a run whose settings have changed is done again. When all are done, the JSON that the lessons
+read takes its place.
 
 Left out: anything in parallel. One run after another, so that seconds per step mean something.
 """
@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ import transformers
 from logra_lab import __version__
 from logra_lab.rl.config import RunConfig, config_hash
 from logra_lab.rl.panels import ARMS_PANEL, race_panel, tuning_panel
+from logra_lab.rl.policy import repository_path
 from logra_lab.rl.summary import summarise
 from logra_lab.rl.training import Trainer
 
@@ -47,6 +48,10 @@ class Entry(NamedTuple):
         return f"{self.panel}/{self.label}/{self.config.seed}/{self.config.hash()}"
 
 
+def _say_nothing(line: str) -> None:
+    """What a caller gets who doesn't ask for reports."""
+
+
 def run_entry(entry: Entry) -> dict[str, Any]:
     """Do one run; returns its record with per-step curves, rounded to five digits."""
     started = time.perf_counter()
@@ -65,15 +70,17 @@ def run_entry(entry: Entry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_all(entries: Iterable[Entry], records_path: Path, report=lambda line: None) -> list[dict[str, Any]]:
-    """Do the entries that `records_path` doesn't hold yet; returns the records of all of them."""
-    done = {record["key"]: record for record in read_records(records_path)}
-    records_path.parent.mkdir(parents=True, exist_ok=True)
+def run_all(
+    entries: Iterable[Entry], path: Path, report: Callable[[str], None] = _say_nothing
+) -> list[dict[str, Any]]:
+    """Do the entries that `path` (JSONL) or the summary beside it don't hold yet; returns the records of all."""
+    done = {record["key"]: record for record in read_records(path)}
+    path.parent.mkdir(parents=True, exist_ok=True)
     records = []
     for entry in entries:
         if entry.key not in done:
-            done[entry.key] = run_entry(entry)
-            with records_path.open("a", encoding="utf-8") as file:
+            done[entry.key] = _same_run(entry, done) or run_entry(entry)
+            with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(done[entry.key]) + "\n")
         record = done[entry.key]
         records.append(record)
@@ -83,12 +90,22 @@ def run_all(entries: Iterable[Entry], records_path: Path, report=lambda line: No
     return records
 
 
+def _same_run(entry: Entry, done: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """A finished run of the same configuration in another panel, under this entry's name."""
+    for record in done.values():
+        if record["hash"] == entry.config.hash():
+            return record | {"key": entry.key, "panel": entry.panel, "label": entry.label}
+    return None
+
+
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Whole lines of a record file; a line that a kill cut short is left out."""
+    """Runs that are done: those of the finished summary, and whole lines of the JSONL file of one in progress."""
+    finished = path.with_suffix(".json")
+    records = json.loads(finished.read_text(encoding="utf-8"))["runs"] if finished.exists() else []
     if not path.exists():
-        return []
+        return records
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
+    return records + [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
 
 
 def final_accuracy(record: dict[str, Any]) -> float | None:
@@ -105,39 +122,48 @@ def versions() -> dict[str, str]:
     }  # fmt: skip
 
 
-def write_summary(
-    path: Path, command: str, entries: list[Entry], records: list[dict[str, Any]], **more: Any
-) -> None:
-    """The JSON that lessons read: command, versions, hash over all configurations, runs and the table."""
+def model_hash(model: str) -> str | None:
+    """The hash of the recipe that made `model`, where one stands beside it."""
+    recipe = Path(repository_path(model)) / "recipe.json"
+    return json.loads(recipe.read_text(encoding="utf-8"))["hash"] if recipe.exists() else None
+
+
+def write_summary(path: Path, command: str, entries: list[Entry], records: list[dict[str, Any]]) -> None:
+    """The JSON that lessons read: command, versions, hash over all configurations, the table and the runs.
+
+    It takes the place of the JSONL file of the race in progress.
+    """
     summary = {
         "command": command, "versions": versions(), "hash": config_hash({e.key: e.config.to_json() for e in entries}),
-        "table": summarise(records), "runs": records, **more,
+        "model": model_hash(entries[0].config.model), "table": summarise(records), "runs": records,
     }  # fmt: skip
-    path.write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+    path.with_suffix(".jsonl").unlink(missing_ok=True)
 
 
-def arms(out: Path, report) -> None:
+def arms(out: Path, report: Callable[[str], None]) -> None:
     """Lesson 07's runs: `tiny-math-arms.json`."""
     entries = [Entry(*entry) for entry in ARMS_PANEL]
     records = run_all(entries, out / "tiny-math-arms.jsonl", report)
     write_summary(out / "tiny-math-arms.json", "python -m logra_lab.rl.compare arms", entries, records)
 
 
-def race(out: Path, report, seeds: int) -> None:
-    """Tune each arm on its grid (seeds 100, 101), then run the best on `seeds` paired seeds: `race.json`."""
+def race(out: Path, report: Callable[[str], None], seeds: int) -> None:
+    """Tune each arm on its grid, then run the best on `seeds` paired seeds: `race.json`."""
     tuning = [Entry(*entry) for entry in tuning_panel()]
     tuned = run_all(tuning, out / "race.jsonl", report)
     entries = [Entry(*entry) for entry in race_panel(tuned, seeds)]
     records = run_all(entries, out / "race.jsonl", report)
-    write_summary(
-        out / "race.json", "python -m logra_lab.rl.compare race", entries, records, tuning=summarise(tuned)
-    )
+    command = f"python -m logra_lab.rl.compare race --seeds {seeds}"
+    write_summary(out / "race.json", command, tuning + entries, tuned + records)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m logra_lab.rl.compare", description=__doc__.split("\n")[0]
+        prog="python -m logra_lab.rl.compare", description=str(__doc__).split("\n")[0]
     )
     parser.add_argument("what", choices=("arms", "race"))
     parser.add_argument("--out", type=Path, default=Path("data/runs"), help="folder (default: %(default)s)")
@@ -151,8 +177,14 @@ def main(arguments: list[str] | None = None) -> None:
         os.nice(options.nice)
     if options.threads:
         torch.set_num_threads(options.threads)
-    report = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-    arms(options.out, report) if options.what == "arms" else race(options.out, report, options.seeds)
+    if options.what == "arms":
+        arms(options.out, _say)
+    else:
+        race(options.out, _say, options.seeds)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _round(value: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logra_lab.rl.generation import Sampling
-from logra_lab.rl.losses import DENOMINATORS, REFERENCE_KLS
+from logra_lab.rl.losses import DENOMINATORS, REFERENCE_KLS, Denominator, ReferenceKL
 
 ALGORITHMS = ("reinforce", "grpo")
 CONTROLS = ("none", "trust_region", "feedback")
@@ -71,9 +71,9 @@ class RunConfig:
     use_std: bool = True  # grpo: divide group advantages by their std
     importance_cap: float = 2.0
     clip: float = 0.2
-    denominator: str = "batch_tokens"
+    denominator: Denominator = "batch_tokens"
     length_weight: bool = False
-    reference_kl: str | None = None  # or "reverse", "forward"
+    reference_kl: ReferenceKL | None = None  # or "reverse", "forward"
     reference_weight: float = 0.0
     micro_batch: int | None = None  # sequences; None takes the whole batch at once
     chunk: int | None = None  # positions per application of the head

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from logra_lab.rl.logprobs import accepted, cache_argument, position_ids
+from logra_lab.rl.logprobs import CausalLM, accepted, cache_argument, position_ids
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Sampled(NamedTuple):
 
 
 @contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: CausalLM) -> Iterator[None]:
     """The model in evaluation mode with its cache on; each module's mode and the cache setting come back afterwards."""
     modes = {module: module.training for module in model.modules()}
     config = model.config.get_text_config()
@@ -76,7 +76,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def sample_tokens(
-    model: nn.Module,
+    model: CausalLM,
     input_ids: Tensor,
     attention_mask: Tensor,
     sampling: Sampling,
@@ -115,7 +115,7 @@ def sample_tokens(
 
 @torch.no_grad()
 def generate_tokens(
-    model: nn.Module,
+    model: CausalLM,
     input_ids: Tensor,
     attention_mask: Tensor,
     sampling: Sampling,
@@ -151,7 +151,7 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator) -> tu
 
 
 @contextlib.contextmanager
-def _without_defaults(model: nn.Module) -> Iterator[None]:
+def _without_defaults(model: CausalLM) -> Iterator[None]:
     """`generate` fills what is unset from the checkpoint's settings (penalties, top-p): hide them for a while."""
     own = model.generation_config
     try:

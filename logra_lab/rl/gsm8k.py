@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from logra_lab.rl.rewards import final_number, same_number
 from logra_lab.rl.tasks import Problem, Task, check_gold
@@ -97,6 +98,6 @@ def _from_hub(split: str, hub_id: str) -> tuple[Problem, ...]:
             "GSM8K from the hub needs datasets: pip install 'logra-lab[scale]', "
             "or set LOGRA_GSM8K to a folder with its JSONL files"
         ) from error
-    rows = load_dataset(hub_id, "main", split=split)
+    rows: Any = load_dataset(hub_id, "main", split=split)
     problems = (Problem(row["question"], row["answer"]) for row in rows)
     return check_gold(problems, _gold, f"{hub_id} {split}")

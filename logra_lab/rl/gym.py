@@ -6,11 +6,13 @@ Training and held-out problems come from two seeds; problems that turn up in bot
 
 from __future__ import annotations
 
+from typing import Any
+
 from logra_lab.rl.tasks import Problem, Task
 
 
 def gym_task(
-    name: str, *, train_size: int = 2000, held_out_size: int = 200, seed: int = 0, **options: object
+    name: str, *, train_size: int = 2000, held_out_size: int = 200, seed: int = 0, **options: Any
 ) -> Task:
     """The reasoning-gym dataset `name` with `options`, `train_size` and `held_out_size` problems.
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+CausalLM = Any  # a transformers causal LM, bare or inside peft; nn.Module would hide what they offer
 CHUNK_ELEMENTS = 2**24  # logits of one chunk: 64 MiB in fp32
 
 
@@ -30,7 +31,7 @@ class Scores(NamedTuple):
     entropy: Tensor
 
 
-def decoder_body(model: nn.Module) -> nn.Module:
+def decoder_body(model: CausalLM) -> nn.Module:
     """The part of a causal LM below its head: `model.model`, `model.transformer`, … (through peft's wrapper)."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     body = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
@@ -41,7 +42,7 @@ def decoder_body(model: nn.Module) -> nn.Module:
     return body
 
 
-def apply_head(model: nn.Module, hidden: Tensor) -> Tensor:
+def apply_head(model: CausalLM, hidden: Tensor) -> Tensor:
     """Logits [..., V] of hidden states [..., D], with the scalings that some model families put after the head."""
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
@@ -60,7 +61,7 @@ def position_ids(attention_mask: Tensor) -> Tensor:
     return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
-def hidden_states(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+def hidden_states(model: CausalLM, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
     """The body's last hidden states [B, L, D], in one pass through the root's forward.
 
     Through the root, so that wrappers and sharding hooks see the call they expect; the head is asked for one position.
@@ -80,7 +81,7 @@ def hidden_states(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | 
 
 
 def score_tokens(
-    hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float, chunk: int | None
+    hidden: Tensor, targets: Tensor, model: CausalLM, temperature: float, chunk: int | None
 ) -> Scores:
     """Log-probs and entropies of `targets` [T] given `hidden` [T, D], `chunk` positions at a time.
 
@@ -98,7 +99,7 @@ def score_tokens(
 
 
 def plain_score_tokens(
-    hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float, chunk: int | None = None
+    hidden: Tensor, targets: Tensor, model: CausalLM, temperature: float, chunk: int | None = None
 ):
     """The plain twin of `score_tokens`: the same numbers from whole [T, V] logits."""
     check_temperature(temperature)
@@ -106,7 +107,7 @@ def plain_score_tokens(
 
 
 def token_scores(
-    model: nn.Module,
+    model: CausalLM,
     input_ids: Tensor,
     attention_mask: Tensor,
     generated_mask: Tensor,
@@ -161,18 +162,18 @@ def positions_per_chunk(vocabulary: int) -> int:
     return max(64, CHUNK_ELEMENTS // vocabulary)
 
 
-def accepted(model: nn.Module, inputs: dict) -> dict:
+def accepted(model: CausalLM, inputs: dict) -> dict:
     """`inputs` without what the model's forward doesn't know (some models take no position_ids)."""
     known, optional = _arguments(model), ("position_ids", "logits_to_keep")
     return {name: value for name, value in inputs.items() if name in known or name not in optional}
 
 
-def cache_argument(model: nn.Module) -> str:
+def cache_argument(model: CausalLM) -> str:
     """What this model's forward calls its key/value cache: "cache" in newer transformers, else "past_key_values"."""
     return "cache" if "cache" in _arguments(model) else "past_key_values"
 
 
-def _arguments(model: nn.Module) -> frozenset[str]:
+def _arguments(model: CausalLM) -> frozenset[str]:
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return _arguments_of(type(inner))
 
@@ -183,7 +184,7 @@ def _arguments_of(model_type: type) -> frozenset[str]:
 
 
 def _score_chunk(
-    hidden: Tensor, targets: Tensor, model: nn.Module, temperature: float
+    hidden: Tensor, targets: Tensor, model: CausalLM, temperature: float
 ) -> tuple[Tensor, Tensor]:
     logits = apply_head(model, hidden).float() / temperature  # [chunk, V]
     normaliser = logits.logsumexp(-1)  # [chunk]

@@ -43,9 +43,10 @@ STEP_METRICS = {
 def of_report(report: StepReport) -> dict[str, Any]:
     """What the optimizer reports of a step; the predicted KL is that of the step as taken, alpha^2 q."""
     predicted, scale = report.predicted_kl, report.scale
+    taken = predicted * scale**2 if predicted is not None and scale is not None else None
     return {
         "status": report.status, "message": report.message, "sketch_norm": report.sketch_norm,
-        "predicted_kl": predicted * scale**2 if predicted is not None else None,  # of the step as taken
+        "predicted_kl": taken,
         "measured_kl": report.measured_kl, "budget": report.budget, "scale": scale, "mismatch": report.mismatch,
     }  # fmt: skip
 

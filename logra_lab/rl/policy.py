@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from logra_lab.rl.generation import Sampling, sample_tokens
 from logra_lab.rl.logprobs import (
+    CausalLM,
     Scores,
     apply_head,
     decoder_body,
@@ -32,7 +34,8 @@ from logra_lab.rl.probe import LMProbe
 
 __all__ = [
     "LMProbe", "Policy", "Rollout", "Sampling", "Scores", "apply_head", "decoder_body", "encode_prompts",
-    "hidden_states", "load_policy", "pad_left", "plain_score_tokens", "rollout", "score_tokens", "token_scores",
+    "hidden_states", "load_policy", "pad_left", "plain_score_tokens", "repository_path",
+    "rollout", "score_tokens", "token_scores",
 ]  # fmt: skip
 
 
@@ -40,8 +43,8 @@ __all__ = [
 class Policy:
     """A model and its tokenizer. `chat=None` uses the chat template where the tokenizer has one."""
 
-    model: nn.Module
-    tokenizer: PreTrainedTokenizerBase
+    model: CausalLM
+    tokenizer: Any  # a Hugging Face tokenizer
     chat: bool | None = None
     prefill: str = ""
 
@@ -90,15 +93,17 @@ def load_policy(
 ) -> Policy:
     """The causal LM at `path` (a folder or a hub id) with its tokenizer, in evaluation mode and without dropout.
 
+    A relative folder is looked for from here, then from the repository's root, so "data/tiny-math" works in notebooks.
+
     ValueError where the model's logits aren't its head applied to its body (then chunked scoring would be wrong) or
     where there is no stop token.
     """
-    path = str(path)
+    path = str(repository_path(path))
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    model = AutoModelForCausalLM.from_pretrained(
+    model: CausalLM = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, attn_implementation=attention, trust_remote_code=False
-    ).to(device)
-    policy = Policy(model.eval(), tokenizer, chat, prefill)
+    )
+    policy = Policy(model.to(device).eval(), tokenizer, chat, prefill)
     if not policy.stop_ids:
         raise ValueError(f"{path!r} names no stop token; set tokenizer.eos_token, or answers never end")
     switch_dropout_off(model)
@@ -107,7 +112,7 @@ def load_policy(
 
 
 def encode_prompts(
-    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], *, chat: bool | None = None, prefill: str = ""
+    tokenizer: Any, prompts: Sequence[str], *, chat: bool | None = None, prefill: str = ""
 ) -> list[list[int]]:
     """Token ids of each prompt; a chat template is rendered to text first and that text encoded.
 
@@ -162,9 +167,16 @@ def rollout(
     )
 
 
+def repository_path(path: str | Path) -> str | Path:
+    """`path` as it is if it exists or isn't in the repository, else the same path under the repository's root."""
+    rooted = Path(__file__).resolve().parents[2] / path
+    return rooted if not Path(path).exists() and rooted.exists() else path
+
+
 def switch_dropout_off(model: nn.Module) -> None:
     """Set every dropout to 0 for good: what is scored in training mode is then what was sampled in evaluation mode."""
-    for module in model.modules():
+    modules: list[Any] = list(model.modules())
+    for module in modules:
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
@@ -172,7 +184,7 @@ def switch_dropout_off(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def check_head(model: nn.Module) -> None:
+def check_head(model: CausalLM) -> None:
     """ValueError unless the model's own logits equal its head applied to its body, on four tokens."""
     ids = torch.arange(1, 5, device=next(model.parameters()).device)[None]  # [1, 4]
     own = model(input_ids=ids, use_cache=False).logits.float()
@@ -185,7 +197,7 @@ def check_head(model: nn.Module) -> None:
         )
 
 
-def _render(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+def _render(tokenizer: Any, prompt: str) -> str:
     message = [{"role": "user", "content": prompt}]
     return tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
 

@@ -21,12 +21,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from logra_lab.rl.batch import generator_for
 from logra_lab.rl.config import config_hash
@@ -62,7 +63,7 @@ class PretrainConfig:
         return config_hash(dataclasses.asdict(self))
 
 
-def build_model(config: PretrainConfig, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+def build_model(config: PretrainConfig, tokenizer: Any) -> LlamaForCausalLM:
     """An untrained model of the recipe's size, its weights drawn from the recipe's seed."""
     settings = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=config.feed_forward,
@@ -75,7 +76,7 @@ def build_model(config: PretrainConfig, tokenizer: PreTrainedTokenizerBase) -> L
         return LlamaForCausalLM(settings)
 
 
-def answer_table(problems: tuple[Problem, ...], tokenizer: PreTrainedTokenizerBase) -> tuple[Tensor, Tensor]:
+def answer_table(problems: tuple[Problem, ...], tokenizer: Any) -> tuple[Tensor, Tensor]:
     """Ids and labels [problems, 3, L]: each problem answered right, by its first and by its second operand."""
     rows = [_row(p, answer, tokenizer) for p in problems for answer in (p.answer, *map(str, p.data))]
     longest = max(len(ids) for ids, _ in rows)
@@ -90,7 +91,7 @@ def pretrain(
 ) -> tuple[Policy, Task]:
     """The trained policy and its task; `report` receives a line now and then."""
     tokenizer = character_tokenizer()
-    model = build_model(config, tokenizer)
+    model: Any = build_model(config, tokenizer)
     task = sums(config.largest, config.held_out_share, config.split_seed)
     policy = Policy(model, tokenizer)
     table = answer_table(task.train, tokenizer)
@@ -120,7 +121,7 @@ def save(policy: Policy, accuracy: dict[str, float], config: PretrainConfig, fol
 def main(arguments: list[str] | None = None) -> None:
     """Command line: make the checkpoint."""
     parser = argparse.ArgumentParser(
-        prog="python -m logra_lab.rl.pretrain", description=__doc__.split("\n")[0]
+        prog="python -m logra_lab.rl.pretrain", description=str(__doc__).split("\n")[0]
     )
     parser.add_argument(
         "--out", type=Path, default=Path("data/tiny-math"), help="folder (default: %(default)s)"
@@ -131,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     save(policy, held_out_accuracy(policy, task, config), config, options.out)
 
 
-def _row(problem: Problem, answer: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+def _row(problem: Problem, answer: str, tokenizer: Any) -> tuple[list[int], list[int]]:
     prompt = tokenizer(problem.prompt)["input_ids"]
     reply = [*tokenizer(answer)["input_ids"], tokenizer.eos_token_id]
     return prompt + reply, [IGNORED] * len(prompt) + reply

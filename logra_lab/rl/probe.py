@@ -13,9 +13,9 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from logra_lab.rl.logprobs import apply_head, check_masks, check_temperature, hidden_states
+from logra_lab.rl.logprobs import CausalLM, apply_head, check_masks, check_temperature, hidden_states
 
 
 class LMProbe:
@@ -51,17 +51,17 @@ class LMProbe:
         """How many positions are judged (n)."""
         return sum(int(generated[1:].sum()) for _, generated in self._rows)
 
-    def features(self, model: nn.Module) -> Tensor:
+    def features(self, model: CausalLM) -> Tensor:
         """Hidden states [n, D] at the judged positions, one pass per sequence (or per group of equal lengths)."""
-        pieces: list[Tensor | None] = [None] * len(self._rows)
+        pieces: dict[int, Tensor] = {}
         with forward_mode_attention(model):
             for rows in self._passes():
                 hidden = hidden_states(model, torch.stack([self._rows[i][0] for i in rows]))  # [rows, len, D]
                 for row, states in zip(rows, hidden, strict=True):
                     pieces[row] = states[:-1][self._rows[row][1][1:]]  # [judged here, D]
-        return torch.cat(pieces)
+        return torch.cat([pieces[row] for row in sorted(pieces)])
 
-    def logits(self, model: nn.Module, chunk: Tensor) -> Tensor:
+    def logits(self, model: CausalLM, chunk: Tensor) -> Tensor:
         """Logits [c, V] of a chunk of features [c, D], divided by the temperature."""
         return apply_head(model, chunk) / self.temperature
 
@@ -75,7 +75,7 @@ class LMProbe:
 
 
 @contextlib.contextmanager
-def forward_mode_attention(model: nn.Module) -> Iterator[None]:
+def forward_mode_attention(model: CausalLM) -> Iterator[None]:
     """Flash-attention models compute with SDPA inside (flash has no forward-mode rule); the setting is restored."""
     setting = getattr(model.config, "_attn_implementation", None)
     if setting is None or "flash" not in setting:

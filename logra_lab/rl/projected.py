@@ -65,7 +65,7 @@ def _plain(value: object) -> object:
     return {MARK: dict(vars(value))}
 
 
-def _object(value: object, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> object:
+def _object(value: object, optimizer: Any, group: dict[str, Any]) -> object:
     if not (isinstance(value, dict) and MARK in value):
         return value
     if "proj" in group:  # APOLLO knows two projectors

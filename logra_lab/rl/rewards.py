@@ -13,6 +13,7 @@ from __future__ import annotations
 import multiprocessing
 import re
 from fractions import Fraction
+from typing import Any
 
 LONGEST_NUMBER = 40  # characters; longer ones are not answers, and Python refuses ints of over 4300 digits
 TAIL = 4000  # characters read from the end of an answer without a marker
@@ -94,8 +95,8 @@ class MathVerifier:
                 "math-verify is missing; install the extra: pip install 'logra-lab[scale]'"
             ) from error
         self.seconds = seconds
-        self._process = None
-        self._pipe = None
+        self._process: Any = None
+        self._pipe: Any = None
 
     def __call__(self, response: str, gold: str) -> float:
         """1.0 if equal, 0.0 if not, if unreadable, or if the time was over."""
@@ -138,8 +139,11 @@ def math_equal(response: str, gold: str) -> bool:
     """Whether math-verify reads both as the same expression (no time limit here)."""
     from math_verify import parse, verify
 
-    answers = parse(response, parsing_timeout=None)
-    return bool(answers) and bool(verify(parse(gold, parsing_timeout=None), answers, timeout_seconds=None))
+    unlimited: Any = None
+    answers = parse(response, parsing_timeout=unlimited)
+    return bool(answers) and bool(
+        verify(parse(gold, parsing_timeout=unlimited), answers, timeout_seconds=None)
+    )
 
 
 def _answer_questions(pipe) -> None:

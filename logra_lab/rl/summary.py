@@ -32,7 +32,7 @@ T95 = (
 REFERENCE = "logra paper"
 
 
-def interval(values: Sequence[float]) -> dict[str, float | None]:
+def interval(values: Sequence[float]) -> dict[str, Any]:
     """Mean and the half-width of its 95 % interval (None for fewer than two values)."""
     mean = statistics.fmean(values)
     if len(values) < 2:
@@ -51,7 +51,7 @@ def summarise(records: Sequence[dict[str, Any]], reference: str = REFERENCE) -> 
     ]
 
 
-def verdict(difference: dict[str, float | None] | None, reference: str = REFERENCE) -> str:
+def verdict(difference: dict[str, Any] | None, reference: str = REFERENCE) -> str:
     """What the paired difference supports, in words."""
     if difference is None or difference["half_width"] is None:
         return "not compared"

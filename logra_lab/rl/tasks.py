@@ -14,6 +14,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from logra_lab.rl.rewards import exact_integer, integer_value
 
@@ -27,7 +28,7 @@ class Problem:
 
     prompt: str
     answer: str
-    data: object = None
+    data: Any = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def chains(terms: int = 3, largest: int = 9, share: float = HELD_OUT_SHARE, seed
 TASKS: dict[str, Callable[..., Task]] = {"sums": sums, "products": products, "chains": chains}
 
 
-def make_task(name: str, **options: object) -> Task:
+def make_task(name: str, **options: Any) -> Task:
     """The task called `name` ("sums", "products", "chains", "gsm8k", or "gym:<reasoning-gym name>")."""
     if name.startswith("gym:"):
         from logra_lab.rl.gym import gym_task

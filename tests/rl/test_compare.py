@@ -98,8 +98,9 @@ def test_finished_runs_are_not_done_again_and_changed_ones_are(tmp_path):
     assert compare.read_records(path) == first
     changed = compare.Entry("p", "adamw", dataclasses.replace(config, seed=1))
     assert compare.run_all([changed], tmp_path / "other.jsonl")[0]["key"] != first[0]["key"]
-    compare.write_summary(tmp_path / "s.json", "command", [entry], first)
-    summary = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    compare.write_summary(tmp_path / "runs.json", "command", [entry], first)
+    assert not path.exists() and compare.run_all([entry], path) == first  # found in the finished summary
+    summary = json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))
     assert (
         summary["command"] == "command"
         and summary["table"][0]["label"] == "adamw"
