@@ -6,9 +6,12 @@ has made some.
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,13 @@ from logra_lab.lab.plots import Picture, new_figure
 from logra_lab.memory import CARDS, Settings, card_of, gib, measure, plan, shape_of
 from logra_lab.memory.presets import ModelShape
 from logra_lab.memory.report import comparison_table, draw_stacks
+from logra_lab.rl.rewards import exact_integer
+from logra_lab.rl.tasks import sums
 from logra_lab.scale.fitting import TooLarge, dense_verdict, fitted
+from logra_lab.scale.loading import located
 from logra_lab.scale.presets import ScaleConfig, preset
 from logra_lab.scale.rates import ASSUMED, derive
+from logra_lab.scale.trainers import reasons
 
 RUNS = Path(__file__).resolve().parents[2] / "data" / "runs"
 MODELS = ("1.5B", "7B", "27B")
@@ -153,3 +160,48 @@ def recorded() -> str:
         record = json.loads(file.read_text(encoding="utf-8"))
         lines.append(f"{file.stem}: {record['summary']} ({record['device']}, {record['command']})")
     return "\n".join(lines)
+
+
+SMALL_GRPO: dict[str, Any] = {
+    "per_device_train_batch_size": 16, "num_generations": 8, "max_completion_length": 5, "seed": 2, "bf16": False,
+    "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no",
+}  # fmt: skip
+
+
+def quiet() -> None:
+    """No progress bars or advice from the libraries: they would end up in the saved notebook."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+def try_grpo(train: Callable[..., Any]) -> str:
+    """Run `train(model, tokenizer, table, reward, folder)` on tiny-math; what came of it, or which extra is missing."""
+    from importlib.util import find_spec
+
+    if find_spec("trl") is None or find_spec("datasets") is None:
+        return "TRL is missing here; the extra has it: logra-lab[scale]. Nothing was run."
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = located("data/tiny-math")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    rows = [{"prompt": p.prompt, "gold": p.answer} for p in sums(largest=20).train[:64]]
+
+    def right(completions: Sequence[str], gold: Sequence[str], **_: Any) -> list[float]:
+        return [exact_integer(text, answer) for text, answer in zip(completions, gold, strict=True)]
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as output, redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        optimizer = train(model, tokenizer, Dataset.from_list(rows), right, Path(output))
+    gradients = sum(target.weight.grad is not None for target in optimizer.targets)
+    return (
+        f"{optimizer.updates} updates in GRPOTrainer; {gradients} of {len(optimizer.targets)} targets hold a gradient"
+        " after the last backward"
+    )
+
+
+def refusals() -> str:
+    """The reasons that `scale.trainers` gives, one a line."""
+    return "\n".join(f"- {reason}" for reason in reasons())

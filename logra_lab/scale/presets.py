@@ -22,6 +22,14 @@ from logra_lab.rl.config import ArmConfig, RunConfig, config_hash
 
 SHARDINGS = ("replicated", "fsdp")
 ENGINES = ("transformers", "worker", "vllm")
+OPTIONS = (
+    "precision",
+    "halves",
+    "targets",
+    "shared",
+    "refresh",
+    "beta2",
+)  # of LoGRA, kept in the arm's options
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 PROMPT_TOKENS = 256  # assumed by the planner in front of an answer
 
@@ -73,21 +81,18 @@ class ScaleConfig:
 
     def but(self, **changes: Any) -> ScaleConfig:
         """The same run with some values changed: own fields, fields of the loop, of the arm, and arm options
-        ("precision", "halves", "targets"), all by name. TypeError for a name that is none of these."""
-        own, loop, arm = (_names(kind) for kind in (ScaleConfig, RunConfig, ArmConfig))
+        (OPTIONS), all by name; the arm itself is "arm_name". TypeError for a name that is none of these."""
+        own, loop, arm = _names(ScaleConfig), _names(RunConfig), _names(ArmConfig) - {"name"}
         parts: dict[str, dict[str, Any]] = {"own": {}, "loop": {}, "arm": {}, "option": {}}
         for name, value in changes.items():
+            if name == "arm_name":
+                parts["arm"]["name"] = value
+                continue
             place = "own" if name in own else "loop" if name in loop else "arm" if name in arm else "option"
-            if place == "option" and name not in (
-                "precision",
-                "halves",
-                "targets",
-                "shared",
-                "refresh",
-                "beta2",
-            ):
-                raise TypeError(f"{name!r} is no setting; known are {', '.join(sorted({*own, *loop, *arm}))}")
-            parts[place]["name" if name == "arm_name" else name] = value
+            if place == "option" and name not in OPTIONS:
+                known = sorted({*own, *loop, *arm, *OPTIONS, "arm_name"})
+                raise TypeError(f"{name!r} is no setting; known are {', '.join(known)}")
+            parts[place][name] = value
         options = tuple(sorted((self.options | parts["option"]).items()))
         base = dataclasses.replace(self, **parts["own"])
         changed_arm = dataclasses.replace(base.run.arm, **{"options": options} | parts["arm"])

@@ -124,6 +124,11 @@ def refuse(model: nn.Module, args: Any) -> None:
             raise Refused(message)
 
 
+def reasons() -> tuple[str, ...]:
+    """What is refused, and why, in words."""
+    return tuple(message for _, message in _REASONS)
+
+
 def _set(name: str) -> Callable[[nn.Module, Any], bool]:
     return lambda model, args: bool(getattr(args, name, None))
 

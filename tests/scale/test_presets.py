@@ -45,6 +45,9 @@ def test_any_other_name_is_a_model():
     config = preset("some/model", steps=7, rank=16, halves="host")
     assert (config.run.model, config.run.steps, config.run.arm.rank) == ("some/model", 7, 16)
     assert config.options["halves"] == "host"
+    assert (
+        config.but(arm_name="adamw").run.arm.name == "adamw" and config.but(name="x").run.arm.name == "logra"
+    )
 
 
 def test_a_configuration_survives_json():
