@@ -308,8 +308,8 @@ for step in (1, 10, 25, 50, 100):
 #   right gets none.
 # - Several steps on the same answers need importance weights (`logra_lab.rl.losses` has them); here each step
 #   is on fresh answers.
-# - The batch's token mean is itself slightly biased, since its denominator is random. In this world the shift
-#   is too small to see; the sum per answer has none.
+# - The batch's token mean is itself slightly biased, since its denominator is random; the sum per answer is
+#   not. Put `lesson02.library_loss("batch_tokens")` into the signature figure and look.
 #
 # ## Recap
 #
