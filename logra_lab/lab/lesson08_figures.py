@@ -58,7 +58,7 @@ def bytes_against_rank(
     ratios: tuple[float, float],
 ) -> Picture:
     """The signature figure: measured on tiny-math (left), by the learner's formula for a large model (right)."""
-    figure, (left, right) = new_figure(10.2, 4.0, columns=2)
+    figure, (left, right) = new_figure(10.6, 4.2, columns=2)
     ranks = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     course = measured[len(measured) // 2].bytes
     levels = {"full bf16 weights": course["full"], f"patch, step {ratios[0]:.0e}": course["patch"]}
@@ -67,13 +67,13 @@ def bytes_against_rank(
     dots = [(report.rank, report.bytes["packet"]) for report in measured]
     left.plot(*zip(*dots), "o", color=COLOURS[2], markersize=8, label="packet, measured")
     left.set_title("tiny-math, measured")
-    left.legend(loc="upper left", fontsize=8.5)
     shapes = [(m.d, m.k) for m in large.targets] * large.layers
     patch = patch_bits(ratios[1])[0] * large.target_parameters / 8
     levels = {"full bf16 weights": 2 * large.parameters, f"patch, step {ratios[1]:.0e}": patch}
     lines(right, ranks, levels, [packet_bytes(shapes, r) for r in ranks])
     right.set_title(f"{large.name}, arithmetic")
-    right.legend(loc="lower right", fontsize=8.5)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     turn = patch / packet_bytes(shapes, 1)
     return Picture(
         figure,
@@ -128,20 +128,25 @@ def lost_packet(costs: Mapping[str, Sequence[float]], lost: int) -> Picture:
 
 
 def receivers(found: Mapping[str, Arrival]) -> Picture:
-    """The share of bf16 weights that are not the trainer's, over updates, per receiver."""
-    figure, axes = new_figure(8.4, 3.4)
+    """Per receiver the share of bf16 weights that are not the trainer's, over updates, and how much arrived."""
+    figure, (left, right) = new_figure(9.6, 3.4, columns=2, width_ratios=(1.5, 1))
     for number, (name, arrival) in enumerate(found.items()):
         updates = range(1, len(arrival.differ) + 1)
-        axes.plot(updates, [100 * v for v in arrival.differ], marker="o", ms=4, label=name, **style(number))
-    axes.set(xlabel="updates received", ylabel="weights that differ (%)", ylim=(-3, 100))
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        left.plot(updates, [100 * v for v in arrival.differ], marker="o", ms=4, label=name, **style(number))
+    left.set(xlabel="updates received", ylim=(-3, 100), title="Weights that differ (%)")
+    left.legend(loc="upper left")
+    bars = right.bar(
+        list(found), [100 * a.displacement for a in found.values()], color=COLOURS[: len(found)], width=0.5
+    )
+    right.bar_label(bars, fmt="%.0f %%", padding=2)
+    right.set(ylim=(0, 115), title="Of the way, has arrived (%)")
     ends = "; ".join(
-        f"{name}: {a.differ[-1]:.0%} differ, {a.displacement:.0%} of the way arrived"
+        f"{name}: {a.differ[-1]:.0%} differ, {a.displacement:.0%} of the way has arrived"
         for name, a in found.items()
     )
     return Picture(
         figure,
-        "The share of bf16 weights that differ from the trainer's, over updates received, one line per receiver; it "
-        "rises with every update.",
-        f"One weight of tiny-math after {len(arrival.differ)} updates. {ends}.",
+        "Left: the share of bf16 weights that differ from the trainer's over updates received, one rising line per "
+        f"step size. Right: bars of how much of the trainer's way has arrived. {ends}.",
+        f"One weight of tiny-math after {len(next(iter(found.values())).differ)} updates. {ends}.",
     )

@@ -68,22 +68,22 @@ def time_in_words(seconds: float) -> str:
 
 
 def packet_size(model: str, rank: int, ratio: float, link: str) -> Picture:
-    """Bars of the three ways beside their lines over ranks, with the sentence that says which is smaller."""
+    """Dots of the three ways beside their lines over ranks, with the sentence that says which is smaller."""
     figure, (left, right) = new_figure(10.2, 3.5, columns=2, width_ratios=(1, 1.25))
     made = sizes(model, rank, ratio)
-    draw_bars(left, made, model)
+    draw_dots(left, made, model)
     draw_lines(right, model, rank, ratio)
     return Picture(figure, alt(model, rank, made), caption(model, rank, ratio, link))
 
 
-def draw_bars(axes: Axes, made: dict[str, float], model: str) -> None:
-    """One bar per way, on a log scale."""
-    names = list(made)[::-1]
-    bars = axes.barh(
-        names, [made[name] for name in names], color=[COLOURS[WAYS.index(name)] for name in names]
-    )
-    axes.bar_label(bars, [bytes_in_words(made[name]) for name in names], padding=4)
-    axes.set(xscale="log", xlim=(min(made.values()) / 4, max(made.values()) * 30), xlabel="bytes per update")
+def draw_dots(axes: Axes, made: dict[str, float], model: str) -> None:
+    """One dot per way on a log scale, which has no zero that a bar could start from."""
+    for row, value in enumerate(made.values()):
+        axes.plot([value], [-row], "o", color=COLOURS[row], markersize=11)
+        axes.annotate(bytes_in_words(value), (value, -row), (10, 0), textcoords="offset points", va="center")
+    low, high = min(made.values()), max(made.values())
+    axes.set(xscale="log", xlim=(low / 4, high * 40), ylim=(-2.5, 0.5), xlabel="bytes per update")
+    axes.set_yticks([0, -1, -2], list(made))
     axes.set_title(model)
 
 
@@ -118,8 +118,8 @@ def caption(model: str, rank: int, ratio: float, link: str) -> str:
 
 def alt(model: str, rank: int, made: dict[str, float]) -> str:
     """The picture in words."""
-    bars = ", ".join(f"{way} {bytes_in_words(value)}" for way, value in made.items())
+    dots = ", ".join(f"{way} {bytes_in_words(value)}" for way, value in made.items())
     return (
-        f"Left: bars of bytes per update for {model} at rank {rank}: {bars}. Right: the same over ranks; full weights "
+        f"Left: dots of bytes per update for {model} at rank {rank}: {dots}. Right: the same over ranks; full weights "
         "and patch are level lines, the packet rises in proportion to the rank."
     )

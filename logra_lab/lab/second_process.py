@@ -99,7 +99,10 @@ def draws(seed: int) -> torch.Generator:
 
 def log_of(syncs: Sequence[Sync]) -> str:
     """What was sent to keep the worker in step, a line per message."""
-    lines = [f"{'message':<22}{'bytes':>12}"]
+    lines = [f"{'message':<26}{'bytes':>12}"]
     for sync in syncs:
-        lines.append(f"{sync.kind + ' → ' + str(sync.update) + ' updates':<22}{sync.bytes:>12,}")
+        name = (
+            f"packet {sync.update - 1}" if sync.kind == "update" else f"full weights ({sync.update} updates)"
+        )
+        lines.append(f"{name:<26}{sync.bytes:>12,}")
     return "\n".join(lines)

@@ -12,6 +12,8 @@
 # bf16 swallows small updates. **Time**: 60 minutes with the exercises, 15 without.
 
 # %%
+import textwrap
+
 import torch
 
 from logra_lab.lab import checks, lesson08, lesson08_figures, packet_size, parcels, second_process, widgets
@@ -30,7 +32,7 @@ roadmap(8)
 #
 # In RL somebody has to write the answers that are judged. At scale that is another process, often another
 # machine: it generates faster than a trainer could. But it has to generate with the **trainer's weights**, after
-# every update. The plain way is to send all of them: 15 GB for a 7B model in bf16, every step.
+# every update. The plain way is to send all of them: gigabytes for a 7B model, every step.
 #
 # Look at what an update is: $W \leftarrow W - F A$, with $F = \alpha U$ of shape `[d, r]`. And $A$ is a function of
 # (seed, update number, layer), which the receiver can evaluate as well as the trainer. So $F$ is all that is new:
@@ -67,7 +69,9 @@ packet_bytes = checks.check("packet_bytes", packet_bytes)
 trip = lesson08.journey(updates=16)
 shapes = [(target.rows, target.columns) for target in trip.targets]
 first = decode(trip.packets[0])
-print(f"one packet: {len(trip.packets[0]):,} bytes, of which factors: {packet_bytes(shapes, 8):,} (your formula)")
+print(
+    f"one packet: {len(trip.packets[0]):,} bytes, of which factors: {packet_bytes(shapes, 8):,} (your formula)"
+)
 print(f"the rest is its header, with the names and shapes of {len(shapes)} weights")
 print(f"full fp32 weights, as a resync sends them: {len(trip.full[0]):,} bytes")
 seven = MODELS["Qwen2.5-Math-7B"]
@@ -82,7 +86,8 @@ for rank in (64, 256):
 #
 # You are the receiver. You hold $W$, a packet has brought $F$, the update number and the decay $\lambda$. Return
 #
-# $$ W' = (1 - \lambda)\,W - F A, \qquad A = A(\text{seed}, \text{update}, \text{group})\ \in \{\pm 1/\sqrt r\}^{r \times k}. $$
+# $$ W' = (1 - \lambda)\,W - F A, \qquad
+# A = A(\text{seed}, \text{update}, \text{group})\ \in \{\pm 1/\sqrt r\}^{r \times k}. $$
 #
 # `rademacher(seed, update, group, rank, columns)` makes $A$. The packet's number counts the updates that were done
 # *before* this one: it is the number under which the trainer drew $A$.
@@ -114,11 +119,13 @@ yours = lesson08.follow_blindly(trip, apply_packet)
 library, _ = lesson08.follow_by_chain(trip)
 moved = lesson08.distance(trip.start, trip.after[-1])
 off = lesson08.distance(yours[-1], trip.after[-1])
-print(f"the trainer has moved by {moved:.2f}; your receiver is within a millionth of that: {off < 1e-6 * moved}")
-print(f"replica: {lesson08.equal_share(library[-1], trip.after[-1]):.0%} of the fp32 numbers equal in every bit")
+print(f"the trainer has moved by {moved:.2f}; your receiver ends there, up to rounding: {off < 1e-4 * moved}")
+print(
+    f"replica: {lesson08.equal_share(library[-1], trip.after[-1]):.0%} of the fp32 numbers equal in every bit"
+)
 
 # %% [markdown]
-# Within a millionth is what mathematics gives. **Every bit** takes more: the same products in the same order, from
+# Up to rounding is what mathematics gives. **Every bit** takes more: the same products in the same order, from
 # the same kernel. The replica has that, since trainer and replica run one and the same merge. And what is sent was
 # rounded to bf16 *before* the trainer applied it, so both sides apply the same numbers. Between a CPU and a GPU
 # sums round differently: there a checksum with a tolerance takes the place of equality.
@@ -149,11 +156,6 @@ def follow(link: str, packets: list[parcels.Parcel]) -> tuple[list[str], str]:
         else:
             statuses.append("resync")
     return statuses, link
-    # STUB
-    # statuses = []
-    # for packet in packets:
-    #     ...  # your code here
-    # return statuses, link
     # END
 
 
@@ -223,9 +225,9 @@ print(f"\nsent in all, prompts included: {wire.sent:,} bytes")
 print(f"64 answers and their log-probs, worker against trainer, equal in every bit: {alike}")
 
 # %% [markdown]
-# Read the log. Update 4 (the packet of number 3) left and never arrived. The next request named the link that its
-# answers must come from; the worker stood at another, said so, and got the full weights once. After that kilobytes
-# again. In a run without losses there are packets only.
+# Read the log. Packet 3 left and never arrived. The next request named the link that its answers must come from; the
+# worker stood at another, said so, and got the full weights once. After that kilobytes again. In a run without losses
+# there are packets only.
 #
 # The same economy holds **between trainers**. Data parallelism adds up gradients over GPUs at each step; here it adds
 # up sketches:
@@ -249,8 +251,8 @@ ratios = (lesson08.COURSE_RATIO, lesson08.PAPER_RATIO)
 lesson08_figures.bytes_against_rank(measured, small, packet_bytes, shapes, seven, ratios)
 
 # %%
-print("The course's step:", measured[1].verdict, "\n")
-print("The paper's step:", small.verdict)
+for words, report in (("course's", measured[1]), ("paper's", small)):
+    print(textwrap.fill(f"The {words} step. {report.verdict}", 100), end="\n\n")
 
 # %% [markdown]
 # So there is **no claim that the packet always wins**. On tiny-math, whose weights are narrow, the patch is smaller
@@ -280,9 +282,9 @@ player = widgets.play(
 # *Difficulty 3 of 5 · 10 minutes*
 #
 # A colleague writes a receiver for an inference engine. The engine computes in bf16, so the receiver keeps bf16
-# weights and merges each packet into them. The test with one large update passes. In the run, rewards sag slowly,
-# and nobody knows why. The symptom, on one of our weights: at the course's step, and with each update divided by 50,
-# about the paper's.
+# weights and merges each packet into them. The unit test sends one large update and allows an error of one per cent; it
+# passes. In the run the answers come from an ever staler policy. The symptom, on one of our weights: at the course's
+# step, and with each update divided by 50, about the paper's.
 
 # %%
 from logra_lab.lab.exercises.lesson08 import faulty_receiver
@@ -295,15 +297,15 @@ lesson08_figures.receivers(
 )
 
 # %% [markdown]
-# The chain is no help here: every packet arrives, in order and whole. The receiver *applies* them, and then loses
-# what it applied. Repair it. It gets the fp32 start and a list of pairs $(F, A)$, and returns the bf16 weights that the
-# engine computes with. They should be the trainer's, rounded.
+# Left: more and more weights are not the trainer's. Right: at the course's step most of the way arrives, with noise
+# on top; at the paper's hardly anything does. The chain is no help here, since every packet came, in order and
+# whole. The receiver *applies* them, and then loses what it applied. Repair it. It gets the fp32 start and a list
+# of pairs $(F, A)$, and returns the bf16 weights that the engine computes with. They should be the trainer's,
+# rounded.
 
 
 # %%
-def repaired_receiver(
-    start: torch.Tensor, updates: list[tuple[torch.Tensor, torch.Tensor]]
-) -> torch.Tensor:
+def repaired_receiver(start: torch.Tensor, updates: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """bf16 weights [d, k], from W [d, k] in fp32 and pairs of F [d, r] in bf16 and A [r, k] in fp32."""
     # SOLUTION
     weight = start.clone()  # fp32, kept beside what the engine uses
@@ -328,10 +330,9 @@ for words, size in (("course's step", 1.0), ("paper's step", 1 / 50)):
 # Round once, for the engine, and never put the rounded number back.
 
 # %% [markdown]
-# Once the packets are merged in fp32 and rounded at the end, all of the way arrives that bf16 can show. The library's
-# replica wouldn't have started wrong in the first place: the precision is one of the **terms** that stand in every
-# packet. And for weights that change in some other way, by a stray write, say, a sender can add a checksum now and
-# then, made of random signs like a sketch:
+# Merged in fp32 and rounded at the end, everything arrives that bf16 can show. The library's replica would have refused
+# at once: the precision is one of the **terms** that stand in every packet. And weights that change in some other way,
+# by a stray write, say? A sender can add a checksum now and then, made of random signs like a sketch:
 
 # %%
 other = lesson08.replica(precision="split", model_dtype=torch.bfloat16).apply(trip.packets[0])
