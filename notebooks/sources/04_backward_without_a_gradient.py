@@ -7,8 +7,8 @@
 # **You will be able to** write the autograd function that collects a sketch, count to the byte what waits for
 # backward, count the FLOPs of a training step, and find the hook that fires twice in someone else's code.
 #
-# **Before you start**: 03 (sketching) gives you $A$ and $S = GA^\top$. You should have written a `loss.backward()`
-# before. **Time**: 60 minutes with the exercises, 15 without.
+# **Before you start**: [03 (sketching)](03_sketching.ipynb) gives you $A$ and $S = GA^\top$. You should have
+# written a `loss.backward()` before. **Time**: 60 minutes with the exercises, 15 without.
 
 # %%
 import torch
@@ -390,5 +390,5 @@ print(
 # of $G$'s shape in the census, or a bench at a useful size (rank far below width) in which the sketched step is not
 # faster than the dense one.
 #
-# **Next**: lesson 05, row Adam and merging: what to do with a sketch whose coordinates change at every step, and
-# why the update must not be stored in bf16.
+# **Next**: [05, row Adam and merging](05_row_adam_and_merging.ipynb): what to do with a sketch whose coordinates
+# change at every step, and why the update must not be stored in bf16.

@@ -8,8 +8,9 @@
 # tell from the size of a step whether bf16 can hold it, split an fp32 number into two halves and join it again, and
 # find the decay in the wrong place.
 #
-# **Before you start**: 03 (sketching) gives you $S = GA^\top$, 04 how it comes out of backward. You should have met
-# Adam. **Time**: 60 minutes with the exercises, 15 without.
+# **Before you start**: [03 (sketching)](03_sketching.ipynb) gives you $S = GA^\top$,
+# [04](04_backward_without_a_gradient.ipynb) how it comes out of backward. You should have met Adam. **Time**: 60
+# minutes with the exercises, 15 without.
 
 # %%
 import torch
@@ -42,8 +43,8 @@ roadmap(5)
 # ## Exercise 1 · The row moment
 # *Difficulty 2 of 5 · 10 minutes*
 #
-# Return the next $v$ `[d]` and $\rho$ `[d]`. The moment starts at zero, so after $t$ steps its weights add up to $1
-# - \beta_2^t$ only; the correction makes up for it in $\rho$, and leaves $v$ alone.
+# Return the next $v$ `[d]` and $\rho$ `[d]`. The moment starts at zero, so after $t$ steps its weights add up to
+# $1-\beta_2^t$ only; the correction makes up for it in $\rho$, and leaves $v$ alone.
 
 
 # %%
@@ -88,15 +89,19 @@ expected_square = checks.check("expected_square", expected_square)
 
 # %% [markdown]
 # No $A$ is left in the result: a mean of $S_{ij}^2$ over $j$ and over updates measures the size of the *gradient's*
-# row, whichever projections were drawn. Three rows of very different size, and three different $A$:
+# row, whichever projections were drawn. One draw is a small sample of $r$ numbers, many draws are a good one. Three
+# rows of very different size:
 
 # %% tags=["nbval-check-output"]
 G = lesson05.uneven_gradient()
 rows = [0, 31, 63]
-print("‖g‖²/r, your formula  ", [f"{value:9.2f}" for value in expected_square(G, 8)[rows].tolist()])
+draws = [G @ rademacher(0, update, "draws", 8, G.shape[1]).T for update in range(300)]  # S [d, 8] of each
+squares = torch.stack([S.square().mean(1) for S in draws])  # [300, d]
+print(f"{'‖g‖²/r, your formula':>22}", *(f"{value:9.2f}" for value in expected_square(G, 8)[rows].tolist()))
 for update in range(3):
-    S = G @ rademacher(0, update, "three draws", 8, G.shape[1]).T
-    print(f"mean of S², update {update}  ", [f"{value:9.2f}" for value in S.square().mean(1)[rows].tolist()])
+    row = (f"{value:9.2f}" for value in squares[update, rows].tolist())
+    print(f"{f'mean of S², update {update}':>22}", *row)
+print(f"{'mean over 300 updates':>22}", *(f"{value:9.2f}" for value in squares.mean(0)[rows].tolist()))
 
 # %% [markdown]
 # ## Control: Adam in the sketch's coordinates
@@ -111,10 +116,10 @@ study = lesson05.refresh_study(row_moment, PERIOD)
 lesson05_figures.refresh_picture(study, PERIOD)
 
 # %% [markdown]
-# Look at the first dotted line. Row moments don't notice. The second moment per entry has got used to the old $A$:
+# Look at the first dotted line. Row moments hardly notice. The second moment per entry has got used to the old $A$:
 # an entry that was always small is large now, and is divided by its old small size, so that **the update jumps**.
-# The first moment fares worse: it is a sum of old sketches, lifted with the new $A$, that is, **noise with the
-# right norm**, until it has forgotten.
+# The first moment fares worse: it is a sum of old sketches, lifted with the new $A$, that is, **mostly noise**,
+# until it has forgotten.
 #
 # LoGRA draws $A$ anew at *every* update. There the first moment never recovers:
 
@@ -195,9 +200,7 @@ def split_number(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     lower = bits - (upper << 16)
     return upper.to(torch.int16).view(torch.bfloat16), lower.to(torch.int16)
     # STUB
-    # upper = ...
-    # lower = ...
-    # return upper.to(torch.int16).view(torch.bfloat16), lower.to(torch.int16)
+    # ...  # your code here: return upper.to(torch.int16).view(torch.bfloat16), lower.to(torch.int16)
     # END
 
 
@@ -236,8 +239,8 @@ lesson05_figures.kept_picture(6e-5)
 # ## A run that bf16 loses
 #
 # Does a model notice? The same RL run, from the same seeds, its weights stored four ways: `tiny-math` learns sums
-# from right and wrong (lesson 02), with rule "paper" at a tenth of the step that is best for it. It is a recorded
-# run; its first steps are run again here for two of the four.
+# from right and wrong (lesson 02), with rule "paper" at a tenth of the course's usual step. It is a recorded run;
+# its first steps are run again here for two of the four.
 
 # %%
 record = precision_run.read()
@@ -303,9 +306,9 @@ lesson05_figures.decay_picture(lesson05.two_orders(decayed_step, decay=0.1), dec
 
 # %% [markdown]
 # The decay of the picture is far above common ones, to make the fault visible. At lr 1e-6 no curve would show it.
-# Two things would: a trainer and a receiver (lesson 08) that merge in different orders differ in their bits after
-# one update, and a trust region (lesson 06) has judged a step that is then not the one taken. The order is part of
-# the method.
+# But a trainer and a receiver (lesson 08) that merge in different orders differ in their bits after one update. And
+# a step that was judged by its KL would not be the step taken; the trust region of lesson 06 refuses decay
+# altogether. The order is part of the method.
 #
 # ## Limits
 #
@@ -327,4 +330,4 @@ lesson05_figures.decay_picture(lesson05.two_orders(decayed_step, decay=0.1), dec
 # **What would change our mind**: a task on which a moment per coordinate beats the row's at equal memory; a run in
 # which plain bf16 at the paper's step size learns like fp32; two halves that once fail to give back their number.
 #
-# **Next**: lesson 06, the trust region: how long the step may be.
+# **Next**: [06, the trust region](06_the_trust_region.ipynb): how long the step may be.

@@ -218,7 +218,7 @@ def split_number(value: Tensor) -> tuple[Tensor, Tensor]:
     Case("both together", lambda: (normal(2, 3), normal(2, 3, seed=1), 0.1)),
     slips=(
         Slip(
-            "The decay still comes after the update and takes its share of it: decay the old weight, then step.",
+            "The update does not arrive whole: something takes its share of it. Try W = 0.",
             lambda w, u, c: (1 - c) * (w - u),
         ),
         Slip(

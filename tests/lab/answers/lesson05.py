@@ -140,7 +140,7 @@ ANSWERS = {
             lambda w, u, c: torch.lerp(w, torch.zeros_like(w), c).sub(u),
         ),
         wrong=(
-            (lambda w, u, c: (1 - c) * (w - u), "still comes after the update"),
+            (lambda w, u, c: (1 - c) * (w - u), "The update does not arrive whole"),
             (lambda w, u, c: (1 + c) * w - u, "weights would grow"),
             (lambda w, u, c: (1 - c) * w + u, "it is taken off"),
             (lambda w, u, c: w - u, "gone altogether"),
