@@ -9,7 +9,8 @@
 # - turn a budget of KL into a step length, and give the budget a schedule;
 # - tell when the forecast lies: steps too large, half precision, the wrong tokens, and the batch that made the step.
 #
-# **Before you start.** 03 (sketching) and 05 (row Adam) give you the update $\Delta W = -UA$.
+# **Before you start.** [03](03_sketching.ipynb) (sketching) and [05](05_row_adam_and_merging.ipynb) (row Adam) give
+# you the update $\Delta W = -UA$.
 # You need softmax, variance and a little PyTorch. About 50 minutes; the notebook itself runs in half a minute.
 
 # %%
@@ -379,7 +380,7 @@ for number, pair in enumerate(zip(live["measured"], noted["measured"]), start=1)
 # - **Everything that moves must be in it.** α scales $UA$ only. Trained norms, embeddings or weight decay would move
 #   the policy behind its back, so `LoGRA` refuses a trust region beside them.
 # - **It buys robustness, not accuracy.** In the paper's own ablation the arm *without* KL control was equally stable.
-#   What it changes is how much a badly chosen step size costs; lesson 07 tests that.
+#   What it changes is how much a badly chosen step size costs; [07](07_the_full_loop.ipynb) tests that.
 # - A measured KL fed back into the step size is a cheap rival: no forward mode, but it learns only after the step.
 #
 # ## Recap

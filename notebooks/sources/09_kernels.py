@@ -9,7 +9,8 @@
 # - count the bytes a kernel must move and say how fast it could be at best;
 # - recognise a kernel that silently skips part of a matrix.
 #
-# **Before you start.** 03 (sketching) for $X A^\top$, 05 for the merge $W \leftarrow W - UA$. No GPU is needed: the
+# **Before you start.** [03](03_sketching.ipynb) for $X A^\top$, [05](05_row_adam_and_merging.ipynb) for the merge
+# $W \leftarrow W - UA$. No GPU is needed: the
 # kernels
 # run in Triton's interpreter on the CPU. About 60 minutes; the notebook itself runs in half a minute.
 
