@@ -32,7 +32,7 @@ from logra_lab.scale.engines import Engine, InProcess, sync_metrics
 from logra_lab.scale.loading import Loaded
 from logra_lab.scale.passes import pass_at, right_answers
 from logra_lab.scale.stopping import AgreedStop
-from logra_lab.scale.world import EvenProbe, World, check_run, shard_layers
+from logra_lab.scale.world import EvenProbe, World, WrongWorld, check_run, shard_layers
 
 SCALE_METRICS = {
     "syncs": "messages sent to the rollout engine since the step before",
@@ -75,6 +75,11 @@ class ScaleTrainer(Trainer):
         super().__init__(self.scale.run, policy=loaded.policy, task=task, folder=folder, resume=resume)
         if callable(engine):
             engine = engine(self)
+        if engine is None and self.scale.engine != "transformers":
+            raise WrongWorld(
+                f"engine={self.scale.engine!r} is asked for, but none was given; pass engine= (scale/engines.py), "
+                "or start logra-train with its options, or use engine='transformers'"
+            )
         self.engine = engine or InProcess(
             self.scale.rollouts, self.world.everywhere if self.sharded else bool
         )
