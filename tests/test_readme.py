@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -92,3 +93,36 @@ def test_the_two_commands_come_before_anything_else_to_type(repository: Path) ->
     text = (repository / "README.md").read_text(encoding="utf-8")
     typed = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     assert typed[0].startswith("make lab") and typed[1].startswith("make test")
+
+
+RESULT_ROWS = {
+    "LoGRA rank 8, the paper's recipe": ("recipes", "logra paper"),
+    "LoGRA rank 8, rule `lr` with GRPO": ("recipes", "logra lr"),
+    "dense AdamW, best of four learning rates": ("recipes", "adamw 3e-04"),
+    "rule `lr`, a step 33 times too large": ("too large", "without trust region"),
+    "the same with the trust region": ("too large", "with trust region"),
+    "the paper's recipe, rewards shuffled": ("control", "logra paper, shuffled rewards"),
+}
+
+
+def test_the_table_of_results_is_what_was_recorded(repository: Path) -> None:
+    recorded = json.loads((repository / "data/runs/tiny-math-arms.json").read_text(encoding="utf-8"))["table"]
+    rows = {(row["panel"], row["label"]): row for row in recorded}
+    text = (repository / "README.md").read_text(encoding="utf-8")
+    for arm, key in RESULT_ROWS.items():
+        row = rows[key]
+        kept = sum(size for kind, size in row["memory"].items() if kind != "weights") / 1024
+        cells = f"| {arm} | {row['start']['mean']:.1%} | {row['final']['mean']:.1%} | {kept:.0f} KiB |"
+        assert cells.replace("%", " %") in text, cells
+    grid = [row for row in recorded if row["label"].startswith("adamw")]
+    assert max(grid, key=lambda row: row["final"]["mean"])["label"] == "adamw 3e-04" and len(grid) == 4
+
+
+def test_every_recorded_seed_of_logra_gained_thirty_points(repository: Path) -> None:
+    recorded = json.loads((repository / "data/runs/tiny-math-arms.json").read_text(encoding="utf-8"))["runs"]
+    gains = [
+        run["curves"]["accuracy"][-1] - run["start"]["accuracy"]
+        for run in recorded
+        if run["panel"] == "recipes" and run["label"].startswith("logra")
+    ]
+    assert len(gains) == 6 and min(gains) >= 0.3
