@@ -177,10 +177,10 @@ def switch_dropout_off(model: nn.Module) -> None:
     """Set every dropout to 0 for good: what is scored in training mode is then what was sampled in evaluation mode."""
     modules: list[Any] = list(model.modules())
     for module in modules:
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
 
 
 @torch.no_grad()

@@ -75,7 +75,7 @@ class Trainer:
         self.arm: Arm = self._make_arm()
         self.policy = dataclasses.replace(self.policy, model=self.arm.model)
         self.feedback = make_feedback(config.arm, config.steps)
-        self.step, self.baseline, self.mismatch = 0, 0.0, 0.0
+        self.step, self.baseline = 0, 0.0
         if found:
             self._restore(found)
         self._prepare_folder()
