@@ -123,7 +123,7 @@ def lost_packet(costs: Mapping[str, Sequence[float]], lost: int) -> Picture:
         figure,
         "KL per token between trainer and receivers over updates. All are at zero until a packet is lost. The chained "
         "replica returns to zero with the next packet, the two blind receivers stay off or get worse.",
-        f"Packet {lost} is lost. KL per token at the last update: {ends}.",
+        f"Packet {lost} (update {lost + 1} on the axis) is lost. KL per token at the last update: {ends}.",
     )
 
 

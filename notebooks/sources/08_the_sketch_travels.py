@@ -255,9 +255,10 @@ for words, report in (("course's", measured[1]), ("paper's", small)):
     print(textwrap.fill(f"The {words} step. {report.verdict}", 100), end="\n\n")
 
 # %% [markdown]
-# So there is **no claim that the packet always wins**. On tiny-math, whose weights are narrow, the patch is smaller
-# at the paper's step from a very small rank on. A packet costs $16\,r/k$ bits per weight, so wide layers favour it.
-# In size alone the two are neighbours.
+# At small ranks the dots stand a little above your line: that is the header. And there is **no claim that the
+# packet always wins**. On tiny-math, whose weights are narrow, the patch is smaller at the paper's step from a very
+# small rank on. A packet costs $16\,r/k$ bits per weight, so wide layers favour it. In size alone the two are
+# neighbours.
 #
 # What the packet brings beside its size: its length is known before the step, it holds the fp32 update and not only
 # its rounded trace, and making it needs no copy of the old weights. What the patch brings: it needs no seed, no

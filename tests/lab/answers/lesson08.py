@@ -157,7 +157,7 @@ ANSWERS = {
                 "A gap must be refused",
             ),
             (follow_and_stop, "You stop at the first refusal"),
-            (lambda link, parcels: follow_by_filter(link, parcels)[0], "2 values were expected"),
+            (lambda link, parcels: follow_by_filter(link, parcels)[0], "; 2 were expected"),
         ),
     ),
     "repaired_receiver": Answers(
