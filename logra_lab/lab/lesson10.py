@@ -6,12 +6,13 @@ has made some.
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,15 @@ def fit_rows() -> list[dict[str, Any]]:
 
 def fit_table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as text: what fits, and with which settings."""
-    lines = [f"{'model':<6}{'card':<8}{'LoGRA, GiB':>11}  {'settings that the planner chose':<68}dense AdamW"]
+    lines = [f"{'model':<6}{'card':<8}{'LoGRA, GiB':>11}  {'settings that the planner chose':<72}dense AdamW"]
     for row in rows:
         if row["plan"] is None:
-            lines.append(f"{row['model']:<6}{row['card'].name:<8}{'':>11}  {'does not fit':<68}does not fit")
+            lines.append(f"{row['model']:<6}{row['card'].name:<8}{'':>11}  {'does not fit':<72}does not fit")
             continue
         dense = "fits too" if row["dense"] else "does not fit"
         chosen = f"{settings_words(row['config'])}"
         lines.append(
-            f"{row['model']:<6}{row['card'].name:<8}{gib(row['plan'].peak.total):>11.1f}  {chosen:<68}{dense}"
+            f"{row['model']:<6}{row['card'].name:<8}{gib(row['plan'].peak.total):>11.1f}  {chosen:<72}{dense}"
         )
     return "\n".join(lines)
 
@@ -106,7 +107,10 @@ def plan_picture(model: str, card: str, rank: int = 64) -> Picture:
 
 
 def dense_steps(make: Callable[[], Any], steps: int = 2) -> str:
-    """Try `steps` of a dense run; running out of memory is a result, not an error."""
+    """Try `steps` of a dense run, after freeing what is free; running out of memory is a result, not an error."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     try:
         trainer = make()
         for _ in range(steps):
@@ -114,9 +118,7 @@ def dense_steps(make: Callable[[], Any], steps: int = 2) -> str:
     except (torch.OutOfMemoryError, TooLarge) as error:
         return f"dense AdamW: out of memory ({str(error).splitlines()[0][:160]})"
     held = {name: size / 2**20 for name, size in trainer.arm.memory().items()}
-    return "dense AdamW runs here; it holds " + ", ".join(
-        f"{name} {size:.2f} MiB" for name, size in held.items()
-    )
+    return "dense AdamW holds " + ", ".join(f"{name} {size:.2f} MiB" for name, size in held.items())
 
 
 def one_card_rows() -> list[str]:
@@ -192,7 +194,12 @@ def try_grpo(train: Callable[..., Any]) -> str:
     def right(completions: Sequence[str], gold: Sequence[str], **_: Any) -> list[float]:
         return [exact_integer(text, answer) for text, answer in zip(completions, gold, strict=True)]
 
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as output, redirect_stdout(io.StringIO()):
+    with (
+        warnings.catch_warnings(),
+        tempfile.TemporaryDirectory() as output,
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
         warnings.simplefilter("ignore")
         optimizer = train(model, tokenizer, Dataset.from_list(rows), right, Path(output))
     gradients = sum(target.weight.grad is not None for target in optimizer.targets)

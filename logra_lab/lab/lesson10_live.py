@@ -33,6 +33,7 @@ def dashboard(
     panels[1, 1].set(title="memory held, by class", xlabel=word)
     for axes in panels.flat[:3]:
         axes.set_xlim(0, max(steps, 1))
+        axes.xaxis.get_major_locator().set_params(integer=True)
     caption = summary(history, steps, elapsed)
     return Picture(
         figure,
@@ -114,5 +115,5 @@ def _draw_kl(axes: Any, done: Sequence[dict[str, Any]]) -> None:
             axes.plot(*zip(*found, strict=True), label=label, **style(number))
     if done:
         axes.set_yscale("log")
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower left")
     axes.set(title="KL per token of each step", xlabel="step")

@@ -13,7 +13,7 @@ from logra_lab.memory import CARDS, card_here, shape_of
 from logra_lab.rl.metrics import progress_line
 from logra_lab.scale.engines import Engine, Worker
 from logra_lab.scale.fitting import TooLarge, dense_verdict, fitted, room
-from logra_lab.scale.loading import located, read_config
+from logra_lab.scale.loading import read_config
 from logra_lab.scale.presets import ENGINES, HUB, SHARDINGS, ScaleConfig, preset, preset_for
 from logra_lab.scale.transport import Directory
 from logra_lab.scale.world import World
@@ -64,7 +64,10 @@ def configuration(options: argparse.Namespace) -> ScaleConfig:
         if not separator:
             raise ValueError(f"--set {text!r} has no value; write NAME=VALUE, such as --set rank=128")
         changes[name] = _value(value)
-    return config.but(**changes)
+    config = config.but(**changes)
+    if config.engine == "worker" and options.worker_folder is None:
+        raise ValueError("--engine worker needs --worker-folder, which python -m logra_lab.scale.worker reads too")
+    return config
 
 
 def make_engine(
@@ -72,10 +75,6 @@ def make_engine(
 ) -> Engine | None:
     """The engine that the command line describes; None for the one in process."""
     if config.engine == "worker":
-        if options.worker_folder is None:
-            raise ValueError(
-                "--engine worker needs --worker-folder, which python -m logra_lab.scale.worker reads too"
-            )
         return Worker(Directory(options.worker_folder / f"rank{world.rank}", "trainer"))
     if config.engine == "vllm":
         from logra_lab.scale import vllm_engine
@@ -108,7 +107,7 @@ class Progress:
 
 def print_plan(config: ScaleConfig) -> int:
     """Print what the planner says of the card here, or of all cards without one; 0."""
-    shape = shape_of(config.name if config.name in HUB else read_config(located(config.run.model)))
+    shape = shape_of(config.name if config.name in HUB else read_config(config.run.model))
     here = card_here()
     for card in [here] if here else CARDS.values():
         try:

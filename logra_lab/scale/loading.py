@@ -66,17 +66,17 @@ def load(
         CannotLoad: for a hub out of reach, a folder without a model or tokenizer, a missing chat template, quantised
             weights, no target names. TooLarge: if the card is too small.
     """
-    path = located(config.run.model)
-    found = read_config(path)
-    tokenizer = read_tokenizer(path)
-    check_chat(tokenizer, config.chat, path)
+    name = config.run.model
+    found = read_config(name)
+    check_chat(read_tokenizer(name), config.chat, name)
     precision = config.options.get("precision") or choice.precision
+    precision = precision if config.run.arm.name == "logra" else "fp32"  # dense arms keep what they step on
     check_precision(precision, choice)
     options = {"precision": precision} | (
         {"halves": config.options["halves"]} if "halves" in config.options else {}
     )
     config, made, notes = _fit(config.but(**options), found, choice, card, gpus, force)
-    policy = _read_weights(path, config, choice, precision, gpus)
+    policy = _read_weights(name, config, choice, precision, gpus)
     targets = check_targets(policy.model, config.options.get("targets", DEFAULT_TARGETS))
     if targets != DEFAULT_TARGETS:
         config = config.but(targets=targets)
@@ -92,7 +92,7 @@ def located(path: str) -> str:
 def read_config(path: str) -> Any:
     """The model's configuration; CannotLoad if there is none, or if its weights are quantised."""
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(located(path), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise CannotLoad(why(path, error, "config.json")) from error
     if getattr(config, "quantization_config", None) is not None:
@@ -105,7 +105,7 @@ def read_config(path: str) -> Any:
 def read_tokenizer(path: str) -> Any:
     """The model's tokenizer; CannotLoad with the remedy if there is none."""
     try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(located(path), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotLoad(
             f"{path!r} has no tokenizer that can be read: {_first_line(error)}. "
@@ -159,7 +159,7 @@ def check_targets(model: nn.Module, targets: Sequence[str]) -> tuple[str, ...]:
 
 def why(path: str, error: BaseException, needed: str) -> str:
     """What went wrong when reading `path`, and the remedy."""
-    if Path(path).is_dir():
+    if Path(located(path)).is_dir():
         problem = f"the folder {path!r} holds no model that can be read ({needed}): {_first_line(error)}"
         return f"{problem}. Save one with save_pretrained"
     text = str(error)
@@ -172,7 +172,7 @@ def why(path: str, error: BaseException, needed: str) -> str:
             "Check the name; for a gated model accept its terms and run: hf auth login"
         )
     return (
-        f"{path!r} is no folder here, and the hub can't be reached: {_first_line(error)}. "
+        f"{path!r} is no folder here, and the hub can't be reached ({type(error).__name__}). "
         "Go online, or copy the model's folder to this machine and pass its path; nothing was changed"
     )
 
@@ -196,7 +196,7 @@ def _read_weights(path: str, config: ScaleConfig, choice: DeviceChoice, precisio
     sharded = config.sharding == "fsdp" and gpus > 1
     try:
         policy = load_policy(
-            path, dtype=torch.float32 if precision == "fp32" else torch.bfloat16,
+            located(path), dtype=torch.float32 if precision == "fp32" else torch.bfloat16,
             device="cpu" if sharded else choice.device, chat=config.chat, prefill=config.prefill,
             attention=config.attention,
         )  # fmt: skip

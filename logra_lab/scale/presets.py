@@ -100,8 +100,11 @@ class ScaleConfig:
             base, run=dataclasses.replace(base.run, **{"arm": changed_arm} | parts["loop"])
         )
 
-    def memory(self, dtype: str, gpus: int = 1, method: str = "logra") -> Settings:
-        """The same run as the planner sees it, on each of `gpus` GPUs."""
+    def memory(self, dtype: str, gpus: int = 1, method: str | None = None) -> Settings:
+        """The same run as the planner sees it, on each of `gpus` GPUs; `method` instead of the arm's own."""
+        method = method or {"adamw_targets": "adamw", "row_adam": "adamw"}.get(
+            self.run.arm.name, self.run.arm.name
+        )
         run, options = self.run, self.options
         answers = max(1, run.prompts * run.answers // gpus)
         precision = options.get("precision", "split" if dtype == "bf16" else "fp32")
@@ -109,7 +112,7 @@ class ScaleConfig:
         logra = method == "logra"
         halves = options.get("halves", "device") if logra and dtype == "bf16" else "device"
         return Settings(
-            method=method, rank=run.arm.rank, dtype=dtype, precision=precision if logra else None,
+            method=method, rank=run.arm.rank, dtype=dtype, precision=precision if logra else "fp32",
             batch=min(run.micro_batch or answers, answers), context=PROMPT_TOKENS + run.max_new_tokens,
             micro_batches=max(1, answers // (run.micro_batch or answers)), checkpointing=self.checkpointing, gpus=gpus,
             sharding=self.sharding if gpus > 1 else "replicated", rollout=placed,
