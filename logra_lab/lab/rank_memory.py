@@ -66,6 +66,8 @@ def rank_memory(
     made = plans(model, method, rank, precision, gpus, context)
     figure, axes = new_figure(9.6, 1.9 + 0.42 * len(METHODS))
     draw_stacks(axes, {name: one.peak for name, one in made.items()}, list(CARDS.values()))
+    if len(made) == 1:
+        axes.set_ylim(1.5, -1.5)  # one bar is no wall: as thick as among others, or nearly so
     axes.set_title(f"{model}, peak of a step per GPU", pad=22)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Picture(figure, alt_text(made), caption(made, card))

@@ -103,16 +103,17 @@ lesson01_figures.draw_steps(observed)
 # plan would be noticed, the last lines tell it something false: that activations were checkpointed.
 
 # %%
-print(lesson01.control_table(observed))
+print(lesson01.control_table(observed), "\n")
 for name, one in observed.items():
     told = lesson01.wrong_plan_miss(one)
-    print(f"\n{name}: the forecast of the peak misses by {one.miss:+.1%}; told a falsehood, by {told:+.0%}.", end="")
+    print(f"{name}: the forecast of the peak misses by {one.miss:+.1%}; told a falsehood, by {told:+.0%}.")
 
 # %% [markdown]
 # What stays between steps is right to a few hundred bytes (Adam's step counters, which no plan bothers with).
-# Short-lived temporaries, the class *other*, are estimates, and here they are small. What the ledger can't see is what no tensor shows: scratch space inside an operation, the
-# allocator's rounding. `logra_lab.memory.measure(...)` compares with the process's own figure and calls that
-# difference *unexplained*. So we use the planner below, and say so: **from here on the numbers are forecasts**.
+# Short-lived temporaries, the class *other*, are estimates, and here they are small. What the ledger can't see is
+# what no tensor shows: scratch space inside an operation, the allocator's rounding.
+# `logra_lab.memory.measure(...)` compares with the process's own figure and calls that difference *unexplained*.
+# So we use the planner below, and say so: **from here on the numbers are forecasts**.
 #
 # ## Exercise 2 · What does a sketch take?
 # *Difficulty 2 of 5 · 10 minutes*
@@ -232,9 +233,10 @@ lesson01_figures.draw_gpus(last_gain, "7B")
 from logra_lab.lab.exercises.lesson01 import faulty_count
 
 model = lesson01.tied_model()
-found = lesson01.weights_found(model) // 4
-print(f"calculator {faulty_count(model):,} parameters, ledger {found:,} numbers in memory")
-print(f"difference {faulty_count(model) - found:,}; the table has {model.get_input_embeddings().weight.numel():,}\n")
+counted, found = faulty_count(model), lesson01.weights_found(model) // 4
+one_table = model.get_input_embeddings().weight.numel()
+print(f"calculator {counted:,} parameters, ledger {found:,} numbers in memory")
+print(f"difference {counted - found:,}; the table has {one_table:,}\n")
 print(lesson01.cost_of_the_bug())
 
 # %% [markdown]
@@ -253,7 +255,10 @@ def count_parameters(model: torch.nn.Module) -> int:
 
 
 count_parameters = checks.check("count_parameters", count_parameters)
-print(f"Repaired: {count_parameters(model):,}. The ledger's other {found - count_parameters(model)} are buffers.")
+repaired = count_parameters(model)
+print(
+    f"Repaired: {repaired:,}. The ledger's other {found - repaired} numbers are buffers, constants of the model."
+)
 
 # %% [markdown] tags=["hint"]
 # A `state_dict` maps *names* to tensors. A tied table has two names, and constant buffers (the rotary
@@ -287,9 +292,9 @@ print(published_table())
 
 # %% [markdown]
 # The shape is right: who fits and who doesn't, and the gap between a model's two rows. The single numbers are off by
-# up to several GiB, and too low in each row of LoGRA's. That is no proof of anything, in either direction. The published
-# figures are **averages** over a run and ours are **peaks**; what the averages include (rollouts? the allocator's
-# reserve?) and how long answers were is not fully known.
+# up to several GiB, and too low in each row of LoGRA's. That is no proof of anything, in either direction. The
+# published figures are **averages** over a run and ours are **peaks**; what the averages include (rollouts? the
+# allocator's reserve?) and how long answers were is not fully known.
 #
 # ## Limits
 #

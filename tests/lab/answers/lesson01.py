@@ -74,6 +74,10 @@ def by_shape(model):
     return total
 
 
+def without_head(model):
+    return sum(p.numel() for name, p in model.named_parameters() if not name.startswith("head"))
+
+
 def without_copies(model):
     return sum(t.numel() for t in {t.data_ptr(): t for t in model.state_dict().values()}.values())
 
@@ -117,7 +121,8 @@ ANSWERS = {
             (lesson01.faulty_count, "still there"),
             (trained_only, "Frozen weights are left out"),
             (without_copies, "constants of the model"),
-            (by_shape, "What makes two names one thing"),
+            (by_shape, "a table of its own"),
+            (without_head, "a table of its own"),
             (lambda m: len(list(m.parameters())), "numel()"),
         ),
     ),
