@@ -91,27 +91,28 @@ class _Hook:
 
 
 class _Tangent:
-    """Hooks around a linear layer: it sees the value only, and the tangent W ẋ − branch(x) passes by.
-
-    W is read before the layer runs, while a wrapper that shards weights still holds it whole.
-    """
+    """Hooks around a linear layer: it computes W x and W ẋ in one product, and branch(x) is taken off the tangent."""
 
     def __init__(self, branch: Callable[[Tensor], Tensor] | None) -> None:
         self._branch = branch
-        self._tangents: list[Tensor | None] = []
+        self._pending: list[tuple[Tensor, Tensor | None]] = []
 
     def before(self, module: nn.Linear, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         x, moved = forward_ad.unpack_dual(args[0])
-        tangent = None if moved is None else F.linear(moved, module.weight)  # [..., d]
-        if self._branch is not None:
-            own = self._branch(x)
-            tangent = own.neg_() if tangent is None else tangent.sub_(own)
-        self._tangents.append(tangent)
-        return (x, *args[1:])
+        self._pending.append((x, moved))
+        return (x if moved is None else torch.cat((x, moved)), *args[1:])  # [2B, ..., k]: W is read once
 
     def after(self, module: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        tangent = self._tangents.pop()
-        return output if tangent is None else forward_ad.make_dual(output, tangent.to(output.dtype))
+        x, moved = self._pending.pop()
+        tangent = None
+        if moved is not None:
+            output, tangent = (half.clone() for half in output.chunk(2))  # [B, ..., d] each
+            if module.bias is not None:
+                tangent.sub_(module.bias)
+        if self._branch is not None:
+            own = self._branch(x).to(output.dtype)
+            tangent = own.neg_() if tangent is None else tangent.sub_(own)
+        return output if tangent is None else forward_ad.make_dual(output, tangent)
 
 
 @contextmanager
