@@ -108,9 +108,7 @@ def plan_picture(model: str, card: str, rank: int = 64) -> Picture:
 
 def dense_steps(make: Callable[[], Any], steps: int = 2) -> str:
     """Try `steps` of a dense run, after freeing what is free; running out of memory is a result, not an error."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    free_memory()
     try:
         trainer = make()
         for _ in range(steps):
@@ -176,6 +174,13 @@ def quiet() -> None:
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+
+
+def free_memory() -> None:
+    """Give back what no name holds any more, on the card too; set the names to None first."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def try_grpo(train: Callable[..., Any]) -> str:

@@ -115,5 +115,5 @@ def _draw_kl(axes: Any, done: Sequence[dict[str, Any]]) -> None:
             axes.plot(*zip(*found, strict=True), label=label, **style(number))
     if done:
         axes.set_yscale("log")
-        axes.legend(loc="lower left")
+        axes.legend(loc="upper right")
     axes.set(title="KL per token of each step", xlabel="step")
