@@ -42,7 +42,8 @@ def kernel_times(context: Context) -> dict[str, Any]:
             moved = 2 * (x.numel() + tokens * rank)
             bench["rows"].append({
                 "kernel": "project", "way": way, "card": _name(context), "tokens": tokens, "columns": columns,
-                "rank": rank, "seconds": seconds, "bytes_per_s": moved / seconds, "flop_per_s": 2 * tokens * columns * rank / seconds,
+                "rank": rank, "seconds": seconds, "bytes_per_s": moved / seconds,
+                "flop_per_s": 2 * tokens * columns * rank / seconds,
             })  # fmt: skip
         bench["rows"] += _merges(context, rows, columns, rank, repeats)
     return bench
