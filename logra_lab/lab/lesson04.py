@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from logra_lab.method import DEFAULT_TARGETS, LoGRA
 from logra_lab.method.targets import find_targets
@@ -28,10 +29,8 @@ Run = Callable[[], Tensor]
 
 def small_llama(
     width: int = 384, ffn: int = 1024, layers: int = 2, heads: int = 6, vocab: int = 320
-) -> nn.Module:
+) -> LlamaForCausalLM:
     """A random Llama in fp32 with tied embeddings; the same weights at every call."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     config = LlamaConfig(
         vocab_size=vocab, hidden_size=width, intermediate_size=ffn, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=heads, tie_word_embeddings=True,
@@ -53,7 +52,7 @@ def next_token_loss(model: nn.Module, ids: Tensor, total: int | None = None) -> 
     return summed / (total or ids[:, 1:].numel())
 
 
-def dense_arm(**sizes: int) -> nn.Module:
+def dense_arm(**sizes: int) -> LlamaForCausalLM:
     """The small Llama with LoGRA's targets trainable in the usual way; its embedding's output asks for a gradient, as
     under LoGRA, so that both keep the same things for the same layers."""
     model = small_llama(**sizes)
@@ -153,7 +152,7 @@ def weight_shaped(model: nn.Module, run: Run) -> list[tuple[str, tuple[int, ...]
 
 def target_shapes(model: nn.Module) -> list[tuple[int, int]]:
     """[d, k] of each of LoGRA's targets."""
-    return [tuple(target.weight.shape) for target in find_targets(model, DEFAULT_TARGETS)]
+    return [(target.rows, target.columns) for target in find_targets(model, DEFAULT_TARGETS)]
 
 
 def input_readers(model: nn.Module) -> list[tuple[str, str, int]]:
@@ -224,7 +223,8 @@ class RankRow:
 def against_rank(ranks: tuple[int, ...], ids: Tensor, repeats: int = 5) -> tuple[int, list[RankRow]]:
     """Bytes that the dense model keeps, and a row per rank."""
     dense = dense_arm()
-    models: dict[object, nn.Module] = {"dense": dense} | {rank: sketched_arm(rank)[0] for rank in ranks}
+    models: dict[object, nn.Module] = {"dense": dense}
+    models.update((rank, sketched_arm(rank)[0]) for rank in ranks)
     kept = {
         name: kept_bytes(model, lambda m=model: next_token_loss(m, ids)) for name, model in models.items()
     }

@@ -6,6 +6,7 @@ Shapes: T token positions, d output rows and k input columns, r rank. H [T, d], 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ def tapped(tap: Tap, sketch: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | N
     return projected, y.grad
 
 
-def written(value: Tensor | None) -> Tensor:
+def written(value: Any) -> Any:
     """`value`, unless it shows that the function is still its stub."""
     if value is None or value is ...:
         raise NotImplementedError
@@ -122,7 +123,10 @@ class World:
 
     def verdict(self) -> bool | str:
         """Whether the sketch is G Aᵀ."""
-        wanted = self.layer.weight.grad @ self.projection.T
+        gradient = self.layer.weight.grad
+        if gradient is None:
+            return "no gradient came through the layer: hand the output on"
+        wanted = gradient @ self.projection.T
         if torch.allclose(self.sketch, wanted, rtol=1e-4, atol=1e-4):
             return True
         if torch.allclose(self.sketch, 2 * wanted, rtol=1e-4, atol=1e-4):
