@@ -117,7 +117,7 @@ for name in before:
 halfway = config.run.steps // 2 if config.name == "tiny" else None
 live = lesson10_live.LivePlot(trainer, show_speed=config.name != "tiny", stop_at=halfway)
 result = trainer.run(live)
-print(result.status, "·", result.message)
+print(result.message)
 
 # %% [markdown]
 # ## 6 · Resume
@@ -128,18 +128,20 @@ print(result.status, "·", result.message)
 # or seen twice.
 
 # %%
+trainer = live = None  # the old model leaves the card before the new one comes
+lesson10.free_memory()
 trainer = prepare(config, folder=folder, resume=True)
 print(f"resumed after step {trainer.step}")
 live = lesson10_live.LivePlot(trainer, show_speed=config.name != "tiny")
 result = trainer.run(live)
-print(result.status, "·", result.message)
+print(result.message)
 
 # %% [markdown]
 # Top left: what you want. Top right: the predicted KL of each step stays at its budget, which shrinks by a
 # cosine.
 # Bottom left: α, how much each step was scaled; under `rule="paper"` it may exceed 1. Bottom right: the
 # sketches
-# stand where gradients would be. Speed and time left are in the sentence below (not for the twin, whose
+# stand where gradients would be. Speed and time left are in the sentence under it (not for the twin, whose
 # output must
 # not depend on your laptop).
 #
