@@ -129,7 +129,7 @@ def test_sharded_rows_equal_one_process_even_where_a_rank_has_none(both):
     assert_equal_to_one_process(both["rows_sharded"], {"weights": sharded_ranks.whole_weights(expected)})
 
 
-def test_split_halves_sharded_by_rows_equal_one_process_to_the_last_fp32_bit(both):
+def test_split_halves_sharded_by_rows_equal_one_process_to_fp32_rounding(both):
     optimizer = LoGRA(stack(*sharded_ranks.SHAPES).bfloat16(), rank=4, precision="split", update_ratio=1e-3)
     sharded_ranks.fill_and_commit(optimizer, 5)
     expected = sharded_ranks.whole_weights(optimizer)
