@@ -39,7 +39,7 @@ def build_model(setting: Setting) -> nn.Module:
     torch.manual_seed(0)
     model = LlamaForCausalLM(config)
     if setting.checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     return model.train()
 
 
