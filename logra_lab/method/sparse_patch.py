@@ -3,7 +3,8 @@
 An update of ratio 6e-5 leaves most bf16 weights where they are, so an inference engine that only wants bf16
 can be sent the others. The patch holds, per weight, the gaps between changed positions and the steps of the 16-bit
 patterns there (mostly ±1), a byte each with the few large ones apart, then Huffman-coded by zlib. That
-comes near what entropy allows (within 10 % where many entries changed, 20 % where few did), so the rival is not made to look large.
+comes near what entropy allows (some per cent above where many entries changed, a fifth where few did), so the
+rival is not made to look large.
 
 Left out: the fp32 weights. A receiver of patches has the rounded model only, and can't take over training
 or apply a packet.
