@@ -35,13 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, write, print; returns the exit status."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
-    start, load = time.time(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    start, here = time.time(), machine(options.threads)
     settings = shrunk(ARMS, SMALL if options.small else DENSE.shape, options.threads)
     ceilings = measure_ceilings()
     arms = summarise(race(settings, options.rounds, tell), DENSE.name)
     held = figures(arms) if len(arms) == len(settings) else []
     result = {
-        "command": "make bench", "machine": machine(options.threads, load), "versions": versions(),
+        "command": "make bench", "machine": here, "versions": versions(),
         "setting": asdict(settings[0].shape), "rounds": options.rounds, "ceilings": asdict(ceilings), "arms": arms,
         "figures": [figure.to_json() for figure in held],
         "costs": [] if options.no_costs else cost_curves(ceilings, options),
@@ -76,8 +76,9 @@ def cost_curves(ceilings: Ceilings, options: argparse.Namespace) -> list[dict]:
     return rows
 
 
-def machine(threads: int, load: float | None) -> dict:
-    """What it ran on; `load` is the system's load average at the start: well above 0, distrust the times."""
+def machine(threads: int) -> dict:
+    """What it runs on, with the system's load average now: well above 0, distrust the times."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]

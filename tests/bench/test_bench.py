@@ -26,7 +26,9 @@ def small(arm: str, rank: int = 0, **options) -> Setting:
 
 
 def test_a_paired_ratio_is_taken_round_by_round():
-    ratio = paired_ratio([1.0, 4.0, 30.0], [2.0, 4.0, 10.0])  # the machine slowed down tenfold, the ratios did not
+    ratio = paired_ratio(
+        [1.0, 4.0, 30.0], [2.0, 4.0, 10.0]
+    )  # the machine slowed down tenfold, the ratios did not
     assert (ratio.median, ratio.low, ratio.high) == (1.0, 0.5, 3.0)
 
 
@@ -59,7 +61,9 @@ def test_the_flop_model_counts_what_torch_counts(arm, rank, checkpointing):
         trial.step()
     seen = counter.get_flop_counts()["Global"]
     counted = sum(count for operation, count in seen.items() if "mm" in str(operation))
-    assert counted == pytest.approx(step_flops(setting), rel=0.06)  # the last position has no target, norms use A Aᵀ
+    assert counted == pytest.approx(
+        step_flops(setting), rel=0.06
+    )  # the last position has no target, norms use A Aᵀ
 
 
 def test_logra_saves_most_of_a_third_of_the_flops_of_the_targets():
@@ -94,7 +98,9 @@ def test_the_bench_model_has_the_size_it_claims():
 
 @pytest.mark.parametrize("setting", shrunk(ARMS, SMALL, 1), ids=lambda setting: setting.name)
 def test_every_arm_changes_its_weights_in_a_step(setting):
-    pytest.importorskip({"lora": "peft", "galore": "galore_torch", "apollo": "apollo_torch"}.get(setting.arm, "torch"))
+    pytest.importorskip(
+        {"lora": "peft", "galore": "galore_torch", "apollo": "apollo_torch"}.get(setting.arm, "torch")
+    )
     trial = Trial(setting)
     before = {name: value.clone() for name, value in trial.model.state_dict().items()}
     trial.step()  # LoRA's second factor starts at zero, so that the first step moves one of the two
@@ -122,12 +128,20 @@ def test_a_worker_steps_in_a_process_of_its_own_and_ends():
 
 def test_a_worker_that_fails_says_why():
     worker = Worker(small("no such arm"))
-    with pytest.raises(RuntimeError, match="no such arm failed in its process:(.|\n)*unknown arm 'no such arm'"):
+    with pytest.raises(
+        RuntimeError, match="no such arm failed in its process:(.|\n)*unknown arm 'no such arm'"
+    ):
         worker.ready()
 
 
 def rounds_of(seconds: float, peak: float = 100.0) -> list[dict[str, float]]:
-    one = {"seconds": seconds, "peak": peak, "propose": 0.01 * seconds, "commit": 0.02 * seconds, "judge": 0.05 * seconds}
+    one = {
+        "seconds": seconds,
+        "peak": peak,
+        "propose": 0.01 * seconds,
+        "commit": 0.02 * seconds,
+        "judge": 0.05 * seconds,
+    }
     return [one] * 3
 
 
@@ -142,11 +156,18 @@ def test_the_figures_hold_and_fail_where_they_should():
 
 
 def test_the_whole_command_writes_a_record_that_says_where_it_comes_from(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "race", lambda settings, rounds, tell: {s.name: rounds_of(1.0) for s in settings})
+    monkeypatch.setattr(
+        command, "race", lambda settings, rounds, tell: {s.name: rounds_of(1.0) for s in settings}
+    )
     out = tmp_path / "runs" / "bench.json"
     assert command.main(["--small", "--rounds", "3", "--threads", "1", "--no-costs", "--out", str(out)]) == 0
     record = json.loads(out.read_text(encoding="utf-8"))
-    assert record["arms"]["logra r16"]["time_ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0, "coverage": 0.75}
+    assert record["arms"]["logra r16"]["time_ratio"] == {
+        "median": 1.0,
+        "low": 1.0,
+        "high": 1.0,
+        "coverage": 0.75,
+    }
     assert record["machine"]["cores"] and record["versions"]["torch"] == torch.__version__
     assert "FAILS" in capsys.readouterr().out  # equal times are no 0.60
 
