@@ -11,7 +11,12 @@ import pytest
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 THREADS = max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 # Before torch is first imported, here and in the kernels and processes that tests start.
+# A worker of xdist inherits what the controller set for itself, so it has to overwrite; waiting threads must sleep,
+# since other workers want the core.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = str(THREADS)
 os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
