@@ -201,7 +201,9 @@ class Ledger:
                 handle.remove()
 
     def _cache(self, module: nn.Module, args: tuple, output: object) -> None:
-        name = "cache" if hasattr(output, "cache") else "past_key_values"  # newer transformers warn of the old name
+        name = (
+            "cache" if hasattr(output, "cache") else "past_key_values"
+        )  # newer transformers warn of the old name
         cache = getattr(output, name, None)
         for layer in getattr(cache, "layers", ()):
             for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):

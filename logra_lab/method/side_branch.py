@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.autograd.forward_ad as forward_ad
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .sketch import Projections

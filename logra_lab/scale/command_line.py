@@ -66,7 +66,9 @@ def configuration(options: argparse.Namespace) -> ScaleConfig:
         changes[name] = _value(value)
     config = config.but(**changes)
     if config.engine == "worker" and options.worker_folder is None:
-        raise ValueError("--engine worker needs --worker-folder, which python -m logra_lab.scale.worker reads too")
+        raise ValueError(
+            "--engine worker needs --worker-folder, which python -m logra_lab.scale.worker reads too"
+        )
     return config
 
 

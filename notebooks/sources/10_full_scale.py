@@ -41,7 +41,9 @@ if config.name == "tiny":
 # config = preset("1.5B", steps=300, precision="split", checkpointing=True)   # or choose yourself
 print("device:", accelerator()[1])
 print("presets:", ", ".join(PRESETS), "· chosen:", config.name, "· model:", config.run.model)
-print(f"{config.run.steps} steps of {config.run.prompts} prompts, rank {config.run.arm.rank}, task {config.run.task}")
+print(
+    f"{config.run.steps} steps of {config.run.prompts} prompts, rank {config.run.arm.rank}, task {config.run.task}"
+)
 
 # %% [markdown]
 # ## 2 · Plan
@@ -151,7 +153,9 @@ print(result.message)
 
 # %%
 steps = [line for line in result.history if line["step"] > 0 and line["predicted_kl"] is not None]
-print(f"{len(steps)} judged steps; mismatch of rollout and trainer {steps[-1]['mismatch']:.1e}, charged to the budget")
+print(
+    f"{len(steps)} judged steps; mismatch of rollout and trainer {steps[-1]['mismatch']:.1e}, charged to the budget"
+)
 measured = [line["measured_kl"] / line["budget"] for line in steps if line["measured_kl"] is not None]
 if measured:
     print(f"measured KL over budget: mean {sum(measured) / len(measured):.2f}, largest {max(measured):.2f}")
@@ -163,7 +167,9 @@ if measured:
 after = trainer.evaluate_passes()
 for name in before:
     if name != "problems":
-        print(f"{name}: {before[name]:.3f} before, {after[name]:.3f} after, on {before['problems']} held-out problems")
+        print(
+            f"{name}: {before[name]:.3f} before, {after[name]:.3f} after, on {before['problems']} held-out problems"
+        )
 
 # %% [markdown]
 # ## 8 · Save, and use
@@ -181,8 +187,12 @@ print(sorted(file.name for file in where.iterdir()))
 problems = trainer.task.held_out
 for problem in problems[:: max(1, len(problems) // 5)][:5]:
     ids = torch.tensor(trainer.policy.encode([problem.prompt]))
-    answer = model.generate(ids, max_new_tokens=min(config.run.max_new_tokens, 32), do_sample=False)[0, ids.shape[1] :]
-    print(problem.prompt, "→", tokenizer.decode(answer, skip_special_tokens=True), f"(right: {problem.answer})")
+    answer = model.generate(ids, max_new_tokens=min(config.run.max_new_tokens, 32), do_sample=False)[
+        0, ids.shape[1] :
+    ]
+    print(
+        problem.prompt, "→", tokenizer.decode(answer, skip_special_tokens=True), f"(right: {problem.answer})"
+    )
 
 # %% [markdown]
 # ## 9 · Who samples the answers?
@@ -243,6 +253,7 @@ print(lesson10.dense_steps(lambda: prepare(dense)))
 #
 # `rule="lr"` is an Adam-like rule, so LoGRA is a drop-in optimizer. Here in TRL's `GRPOTrainer`, with the
 # KL brake:
+
 
 # %%
 def grpo_with_logra(policy, tokenizer, table, reward, folder):
