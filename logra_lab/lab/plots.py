@@ -20,6 +20,8 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from logra_lab.rl.summary import t_quantile
+
 DPI = 100
 INK = "#222222"
 # Okabe and Ito's colours in an order whose neighbours also differ in lightness; yellow is left out (pale on white).
@@ -49,24 +51,6 @@ STYLE = {
     "xtick.labelsize": 10,
     "ytick.labelsize": 10,
 }
-# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
-T_95 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
 
 
 @dataclass(frozen=True)
@@ -165,13 +149,6 @@ def band(runs: Sequence[Any] | torch.Tensor, kind: str = "range") -> Band:
     spread = table.std(0) if seeds > 1 else torch.full_like(table[0], float("nan"))
     half = spread * t_quantile(seeds - 1) / seeds**0.5
     return Band(table.mean(0), table.mean(0) - half, table.mean(0) + half)
-
-
-def t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: from the table, beyond it by the expansion 1.96 + 2.37/f + 2.8/f²."""
-    if freedom < 1:
-        return float("nan")
-    return T_95[freedom - 1] if freedom <= len(T_95) else 1.95996 + 2.3723 / freedom + 2.8225 / freedom**2
 
 
 def draw_band(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from logra_lab.lab import plots
+from logra_lab.rl import summary
 
 
 def drawing() -> plots.Figure:
@@ -53,7 +54,7 @@ def test_an_interval_covers_the_true_mean_about_95_times_in_100() -> None:
 
 
 def test_the_quantiles_of_student_match_the_integral_of_its_density() -> None:
-    for freedom in (*range(1, len(plots.T_95) + 1), 20, 60):
+    for freedom in (*range(1, len(summary.T95) + 1), 20, 60):
         x = torch.linspace(0, plots.t_quantile(freedom), 200_001, dtype=torch.float64)
         f = torch.tensor(float(freedom), dtype=torch.float64)
         log_scale = torch.lgamma((f + 1) / 2) - torch.lgamma(f / 2) - 0.5 * torch.log(f * torch.pi)
