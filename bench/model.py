@@ -42,8 +42,8 @@ def measure_ceilings(size: int = 1024, repeats: int = 5) -> Ceilings:
 
 
 def head_flops(shape: Shape) -> float:
-    """Of the frozen head: forward, and the gradient of its inputs."""
-    return 2 * 2 * shape.tokens * shape.width * shape.vocab
+    """Of the frozen head with recomputed chunks: forward twice, and the gradient of its inputs."""
+    return 3 * 2 * shape.tokens * shape.width * shape.vocab
 
 
 def step_flops(setting: Setting) -> float:

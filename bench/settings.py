@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama model, by default one of Llama 3 8B's proportions at half its width, with two of its blocks."""
+    """A Llama model, by default one of Llama 3 8B's proportions at a quarter of its width."""
 
-    width: int = 2048
-    ffn: int = 7168
+    width: int = 1024
+    ffn: int = 3584
     heads: int = 16
     kv_heads: int = 4
-    layers: int = 2
+    layers: int = 6
     vocab: int = 4096
     sequences: int = 4
     length: int = 256

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +62,6 @@ class Trial:
     """One arm, ready to step."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting = setting
         torch.set_num_threads(setting.threads)
         for package in PACKAGES.get(setting.arm, ()):
             importlib.import_module(package)  # so that its code is in `base`
@@ -93,8 +91,7 @@ class Trial:
         if isinstance(self.optimizer, LoGRA):
             self._three_phases(watch)
         else:
-            with quick_subspace() if self.setting.arm == "galore" else nullcontext():
-                watch("update", self.optimizer.step)
+            watch("update", self.optimizer.step)
             watch("update", lambda: self.optimizer.zero_grad(set_to_none=True))
         peak = peak_bytes()
         return watch.seconds | {"seconds": sum(watch.seconds.values()), "peak": (peak or 0) - self.base}
@@ -106,26 +103,6 @@ class Trial:
         if self.probe is not None:
             scale = watch("judge", lambda: self.optimizer.judge(proposal, self.probe)).scale
         watch("commit", lambda: self.optimizer.commit(proposal, scale))
-
-
-@contextmanager
-def quick_subspace() -> Iterator[None]:
-    """GaLore's subspace at random instead of by SVD, which takes minutes here and comes once in many steps.
-
-    A step between two SVDs costs the same; leaving the SVD out is in GaLore's favour.
-    """
-
-    def random_directions(matrix: Tensor, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        rows, columns = matrix.shape
-        count = min(rows, columns, 256)
-        left, right = (torch.linalg.qr(torch.randn(size, count)).Q for size in (rows, columns))
-        return left, matrix.new_ones(count), right.T
-
-    svd, torch.linalg.svd = torch.linalg.svd, random_directions
-    try:
-        yield
-    finally:
-        torch.linalg.svd = svd
 
 
 class Stopwatch:

@@ -78,7 +78,7 @@ def test_the_model_grows_with_rank_tokens_and_width():
     seconds = step_seconds(base, ceilings)
     assert step_seconds(replace(base, rank=64), ceilings) > seconds
     assert step_seconds(replace(base, shape=Shape(length=512)), ceilings) > seconds
-    assert step_seconds(replace(base, shape=Shape(width=4096)), ceilings) > seconds
+    assert step_seconds(replace(base, shape=Shape(width=2048)), ceilings) > seconds
 
 
 def test_a_setting_survives_its_journey_as_json():
