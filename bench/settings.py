@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, replace
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama model, by default one of Llama 3 8B's proportions at a quarter of its width."""
+    """A Llama model and a batch; by default two blocks of Llama 3.2 1B with a small vocabulary, 124 M numbers."""
 
-    width: int = 1024
-    ffn: int = 3584
-    heads: int = 16
-    kv_heads: int = 4
-    layers: int = 6
-    vocab: int = 4096
-    sequences: int = 4
-    length: int = 256
+    width: int = 2048
+    ffn: int = 8192
+    heads: int = 32
+    kv_heads: int = 8
+    layers: int = 2
+    vocab: int = 1024
+    sequences: int = 8
+    length: int = 128
 
     @property
     def tokens(self) -> int:
@@ -42,12 +42,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Setting:
-    """One arm: "adamw", "sgd", "galore", "apollo", "lora" or "logra", at a rank where it has one."""
+    """One arm: "adamw", "sgd", "galore", "apollo", "lora" or "logra", at a rank where it has one.
+
+    A step's tokens go through the model in `micro_batches` pieces, as in an RL step that is short of memory.
+    """
 
     arm: str
     rank: int = 0
     checkpointing: bool = False
     probe: bool = False
+    micro_batches: int = 4
     shape: Shape = Shape()
     threads: int = 2
 
@@ -58,8 +62,10 @@ class Setting:
             self.arm,
             f"r{self.rank}" if self.rank else "",
             "checkpointing" if self.checkpointing else "",
+            "probe" if self.probe else "",
+            "in one pass" if self.micro_batches == 1 else "",
         ]
-        return " ".join(filter(None, [*parts, "probe" if self.probe else ""]))
+        return " ".join(filter(None, parts))
 
     def to_json(self) -> dict:
         """Plain values."""
@@ -73,14 +79,16 @@ class Setting:
 
 DENSE = Setting("adamw")
 DENSE_CHECKPOINTED = Setting("adamw", checkpointing=True)
+DENSE_ONE_PASS = Setting("adamw", micro_batches=1)
 ARMS = (
     DENSE, Setting("sgd"), Setting("galore", 16), Setting("apollo", 16), Setting("lora", 16), Setting("lora", 64),
     Setting("logra", 16), Setting("logra", 64), Setting("logra", 16, probe=True),
     DENSE_CHECKPOINTED, Setting("logra", 16, checkpointing=True),
+    DENSE_ONE_PASS, Setting("logra", 16, micro_batches=1), Setting("logra", 64, micro_batches=1),
 )  # fmt: skip
 """Everything that races in one run."""
 
-SMALL = Shape(width=64, ffn=96, heads=4, kv_heads=2, layers=2, vocab=97, sequences=2, length=32)
+SMALL = Shape(width=64, ffn=96, heads=4, kv_heads=2, layers=2, vocab=97, sequences=4, length=16)
 """Small enough for a test."""
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +65,7 @@ class Trial:
 
     def __init__(self, setting: Setting) -> None:
         torch.set_num_threads(setting.threads)
+        self.setting = setting
         for package in PACKAGES.get(setting.arm, ()):
             importlib.import_module(package)  # so that its code is in `base`
         model = build_model(setting)
@@ -75,23 +78,26 @@ class Trial:
         self.advantages = torch.randn(shape.sequences, 1, generator=generator).expand(-1, shape.length - 1)
         self.probe = make_probe(self.ids[:1], shape.tokens // 16) if setting.probe else None
 
-    def loss(self) -> Tensor:
-        """−mean advantage · log-prob over all tokens but each sequence's first."""
-        hidden = hidden_states(self.model, self.ids)[:, :-1].flatten(0, 1)  # [T, D]
-        log_probs = score_tokens(hidden, self.ids[:, 1:].flatten(), self.model, 1.0, CHUNK).log_probs  # [T]
-        return -(self.advantages.flatten() * log_probs).mean()
+    def loss(self, ids: Tensor, advantages: Tensor) -> Tensor:
+        """One micro-batch's part of −mean advantage · log-prob over all tokens but each sequence's first."""
+        hidden = hidden_states(self.model, ids)[:, :-1].flatten(0, 1)  # [T, D]
+        log_probs = score_tokens(hidden, ids[:, 1:].flatten(), self.model, 1.0, CHUNK).log_probs  # [T]
+        return -(advantages.flatten() * log_probs).sum() / self.advantages.numel()
 
     def step(self) -> dict[str, float]:
         """Seconds by section and in all, and the peak of resident bytes above `base`."""
         reset_peak()
         watch = Stopwatch()
-        loss = watch("forward", self.loss)
-        watch("backward", loss.backward)
-        del loss
+        count = self.setting.micro_batches
+        for ids, advantages in zip(self.ids.chunk(count), self.advantages.chunk(count), strict=True):
+            loss = watch("forward", partial(self.loss, ids, advantages))
+            watch("backward", loss.backward)
+            del loss
         if isinstance(self.optimizer, LoGRA):
             self._three_phases(watch)
         else:
-            watch("update", self.optimizer.step)
+            with quick_subspace() if self.setting.arm == "galore" else nullcontext():
+                watch("update", self.optimizer.step)
             watch("update", lambda: self.optimizer.zero_grad(set_to_none=True))
         peak = peak_bytes()
         return watch.seconds | {"seconds": sum(watch.seconds.values()), "peak": (peak or 0) - self.base}
@@ -103,6 +109,26 @@ class Trial:
         if self.probe is not None:
             scale = watch("judge", lambda: self.optimizer.judge(proposal, self.probe)).scale
         watch("commit", lambda: self.optimizer.commit(proposal, scale))
+
+
+@contextmanager
+def quick_subspace() -> Iterator[None]:
+    """GaLore's subspace at random instead of by SVD, which takes minutes here and comes once in many steps.
+
+    A step between two SVDs costs the same; leaving the SVD out is in GaLore's favour.
+    """
+
+    def random_directions(matrix: Tensor, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        rows, columns = matrix.shape
+        count = min(rows, columns, 256)
+        left, right = (torch.linalg.qr(torch.randn(size, count)).Q for size in (rows, columns))
+        return left, matrix.new_ones(count), right.T
+
+    svd, torch.linalg.svd = torch.linalg.svd, random_directions
+    try:
+        yield
+    finally:
+        torch.linalg.svd = svd
 
 
 class Stopwatch:

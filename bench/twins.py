@@ -27,7 +27,7 @@ Pair = tuple[str, Callable[[], Tensor], Callable[[], Tensor]]
 def pairs(setting: Setting) -> list[Pair]:
     """All pairs, on a model of `setting` (LoGRA) with a sketch in it."""
     trial = Trial(replace(setting, probe=True))
-    trial.loss().backward()
+    trial.loss(trial.ids, trial.advantages).backward()
     return [*thin_products(trial), *update(trial), probe(trial), head(trial)]
 
 

@@ -114,6 +114,16 @@ def logits_bytes(shape: ModelShape, s: Settings, *, backward: bool = False) -> i
     return s.loss_positions(shape.vocab) * shape.vocab * 4 * (5 if backward else 3)
 
 
+def head_is_frozen(s: Settings) -> bool:
+    """True where the head is not trained: its backward is then done on the way forward, chunk by chunk."""
+    return s.rest != "native"
+
+
+def head_slopes(shape: ModelShape, s: Settings) -> int:
+    """∂ log-prob/∂ hidden [T, h] of a frozen head, beside the hidden states while the loss is made."""
+    return s.tokens * residual_bytes(s) * shape.width if head_is_frozen(s) else 0
+
+
 def forward_transients(shape: ModelShape, s: Settings) -> int:
     """Short-lived tensors in a block's forward that no backward waits for; they matter under checkpointing only."""
     c = compute_bytes(s)

@@ -56,7 +56,10 @@ def forward(shape: ModelShape, s: Settings, held: Holdings) -> Bytes:
         "weights": _casts(shape, s, backward=False) + _gathered(shape, s),
         "gradients": earlier,
     }
-    at_loss = base + {"saved activations": act.saved_bytes(shape, s), "logits": act.logits_bytes(shape, s)}
+    at_loss = base + {
+        "saved activations": act.saved_bytes(shape, s) + act.head_slopes(shape, s),
+        "logits": act.logits_bytes(shape, s, backward=act.head_is_frozen(s)),
+    }
     in_block = base + {
         "saved activations": act.blocks_bytes(shape, s),
         "other": act.forward_transients(shape, s),
@@ -86,13 +89,15 @@ def _table_gradient(shape: ModelShape, s: Settings) -> int:
 def _at_the_head(shape: ModelShape, s: Settings, start: Bytes) -> list[Bytes]:
     """All that was saved is there: in the loss, at the table's gradient, at the final norm.
 
-    A chunked head adds each chunk's table gradient to the sum so far, out of place: three tables at a time.
+    A chunked head adds each chunk's table gradient to the sum so far, out of place: three tables at a time. A frozen
+    head has no logits any more: its gradient was made on the way forward.
     """
     table, saved = _table_gradient(shape, s), {"saved activations": act.saved_bytes(shape, s)}
     hidden = s.tokens * act.residual_bytes(s) * shape.width
     adding = (3 if s.loss_positions(shape.vocab) < s.tokens else 1) * table
+    logits = 0 if act.head_is_frozen(s) else act.logits_bytes(shape, s, backward=True)
     return [
-        start + saved + {"logits": act.logits_bytes(shape, s, backward=True), "other": hidden},
+        start + saved + {"logits": logits, "other": hidden},
         start + saved + {"other": adding + hidden},
         start + saved + {"other": table + act.norm_backward(shape, s)},
     ]

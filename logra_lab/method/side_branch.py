@@ -61,7 +61,7 @@ def tangent_branch(
     def branch_of(target: Target) -> Callable:
         return lambda x: low_rank_term(x, factors[target.name], target, projections)
 
-    with _hooked((m, _Tangent(branch_of(t))) for t in targets for m in t.modules):
+    with _with_tangents(_Tangent(m, branch_of(t)) for t in targets for m in t.modules):
         yield
 
 
@@ -74,7 +74,7 @@ def constant_weights(model: nn.Module, targets: Sequence[Target]) -> Iterator[No
     """
     own = {id(module) for target in targets for module in target.modules}
     plain = (m for m in model.modules() if type(m).forward is nn.Linear.forward and id(m) not in own)
-    with _hooked((module, _Tangent(None)) for module in plain):
+    with _with_tangents(_Tangent(module, None) for module in plain):
         yield
 
 
@@ -90,37 +90,58 @@ class _Hook:
 
 
 class _Tangent:
-    """Hooks around a linear layer: it computes W x and W ẋ in one product, and branch(x) is taken off the tangent."""
+    """A linear layer's forward within `tangent_branch`: W x and W ẋ in one product, branch(x) taken off the tangent."""
 
-    def __init__(self, branch: Callable[[Tensor], Tensor] | None) -> None:
-        self._branch = branch
-        self._pending: list[tuple[Tensor, Tensor | None]] = []
+    def __init__(self, module: nn.Linear, branch: Callable[[Tensor], Tensor] | None) -> None:
+        self._module, self._branch, self._own = module, branch, module.forward
+        plain = type(module).forward is nn.Linear.forward and "forward" not in vars(module)
+        self._few_rows = plain and module.weight.device.type == "cpu"
 
-    def before(self, module: nn.Linear, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        x, moved = forward_ad.unpack_dual(args[0])
-        self._pending.append((x, moved))
-        return (x if moved is None else torch.cat((x, moved)), *args[1:])  # [2B, ..., k]: W is read once
-
-    def after(self, module: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        x, moved = self._pending.pop()
+    @torch.compiler.disable
+    def __call__(self, x: Tensor) -> Tensor:
+        x, moved = forward_ad.unpack_dual(x)
         tangent = None
-        if moved is not None:
-            output, tangent = (half.clone() for half in output.chunk(2))  # [B, ..., d] each
-            if module.bias is not None:
-                tangent.sub_(module.bias)
+        if moved is None:
+            output = self._linear(x)
+        else:
+            output, tangent = self._linear(torch.cat((x, moved))).chunk(2)  # [B, ..., d] each; W is read once
+            if self._module.bias is not None:
+                tangent = tangent - self._module.bias
         if self._branch is not None:
             own = self._branch(x).to(output.dtype)
-            tangent = own.neg_() if tangent is None else tangent.sub_(own)
+            tangent = own.neg_() if tangent is None else tangent - own
         return output if tangent is None else forward_ad.make_dual(output, tangent)
+
+    def __enter__(self) -> None:
+        self._before = vars(self._module).get("forward")
+        self._module.forward = self
+
+    def __exit__(self, *_: object) -> None:
+        del self._module.forward
+        if self._before is not None:
+            self._module.forward = self._before
+
+    def _linear(self, rows: Tensor) -> Tensor:
+        if not self._few_rows:
+            return self._own(rows)
+        flat = (self._module.weight @ rows.flatten(0, -2).T).T  # [n, d]; a CPU is faster at W Xᵀ for few rows
+        output = flat.reshape(*rows.shape[:-1], -1)  # [B, ..., d]
+        return output if self._module.bias is None else output.add_(self._module.bias)
 
 
 @contextmanager
-def _hooked(hooks: Iterable[tuple[nn.Module, Callable | _Tangent]]) -> Iterator[None]:
-    """Every module with its hook, or its pair of hooks, until the context closes."""
+def _hooked(hooks: Iterable[tuple[nn.Module, Callable]]) -> Iterator[None]:
+    """Every module with its forward hook until the context closes."""
     with ExitStack() as stack:
         for module, hook in hooks:
-            if isinstance(hook, _Tangent):
-                stack.callback(module.register_forward_pre_hook(_Hook(hook.before)).remove)
-                hook = hook.after
             stack.callback(module.register_forward_hook(_Hook(hook)).remove)
+        yield
+
+
+@contextmanager
+def _with_tangents(forwards: Iterable[_Tangent]) -> Iterator[None]:
+    """Every module with its other forward until the context closes."""
+    with ExitStack() as stack:
+        for forward in forwards:
+            stack.enter_context(forward)
         yield

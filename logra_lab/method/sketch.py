@@ -155,7 +155,7 @@ class Sketcher:
             for module in target.modules
         ]
         self._handles += [
-            module.register_forward_hook(_let_gradients_start)
+            module.register_forward_hook(GradientStart(model))
             for module in model.modules()
             if isinstance(module, nn.Embedding)
         ]
@@ -198,11 +198,23 @@ class Sketcher:
         self._handles, self._shared = [], {}
 
 
-def _let_gradients_start(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-    """With a frozen embedding nothing that enters the first block asks for a gradient; reentrant
-    checkpointing then drops the block's whole backward. So the embedding's output asks."""
-    if torch.is_grad_enabled() and not output.requires_grad:
-        output.requires_grad_(True)
+class GradientStart:
+    """The forward hook of an embedding: its output asks for a gradient where the first block must pass one on.
+
+    Behind a frozen embedding nothing that enters the first block asks for one, and reentrant checkpointing then
+    drops that block's whole backward. A transformers model that doesn't checkpoint is spared the work.
+    """
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self.model = model
+
+    def __reduce__(self):
+        return GradientStart, ()  # copies and pickles of the model carry no second model
+
+    def __call__(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        says = getattr(self.model, "is_activation_checkpointing", None)
+        if says is not False and torch.is_grad_enabled() and not output.requires_grad:
+            output.requires_grad_(True)
 
 
 def is_sketched(module: nn.Module) -> bool:

@@ -1,12 +1,13 @@
 """Log-probabilities of sampled tokens, with the output head applied to a few positions at a time.
 
 The logits of a whole batch, [T, V], are the largest tensor of an RL step: 4096 positions x 150,000 words in fp32 are
-2.4 GB, and backward wants them again. Here the head sees `chunk` positions at a time and each chunk is recomputed in
-backward, so only [chunk, V] ever exists. `plain_log_probs` is the twin that keeps everything.
+2.4 GB, and backward wants them again. Here the head sees `chunk` positions at a time, so only [chunk, V] ever exists.
+`plain_score_tokens` is the twin that keeps everything. Under a trained head each chunk is recomputed in backward; under
+a frozen one each position's gradient [D] is made with its log-prob, since backward only scales it: two products by
+the head instead of three.
 
     T  positions scored (flat over the batch)      D  hidden size      V  vocabulary      B, L  sequences, padded length
 
-With a frozen head, backward makes only the gradient of the hidden states; a trained head gets its own as usual.
 Left out: heads split over devices, and heads that look at more than one position.
 """
 
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from logra_lab.method.sketch import is_sketched
 
 CausalLM = Any  # a transformers causal LM, bare or inside peft; nn.Module would hide what they offer
 CHUNK_ELEMENTS = 2**24  # logits of one chunk: 64 MiB in fp32
@@ -89,6 +92,8 @@ def score_tokens(
     """
     check_temperature(temperature)
     chunk = chunk or positions_per_chunk(model.config.get_text_config().vocab_size)
+    if hidden.requires_grad and torch.is_grad_enabled() and head_is_frozen(model):
+        return Scores(*_FrozenHead.apply(hidden, targets, model, temperature, chunk))
     pieces = [
         checkpoint(
             _score_chunk, rows, tokens, model, temperature, use_reentrant=False, preserve_rng_state=False
@@ -96,6 +101,12 @@ def score_tokens(
         for rows, tokens in zip(hidden.split(chunk), targets.split(chunk), strict=True)
     ]
     return Scores(*(torch.cat(column) for column in zip(*pieces, strict=True)))
+
+
+def head_is_frozen(model: CausalLM) -> bool:
+    """True if backward through the head has nothing to do but the gradient of its input."""
+    head = model.get_output_embeddings()
+    return not is_sketched(head) and not any(parameter.requires_grad for parameter in head.parameters())
 
 
 def plain_score_tokens(
@@ -192,3 +203,29 @@ def _score_chunk(
     with torch.no_grad():
         entropy = normaliser - (logits.softmax(-1) * logits).sum(-1)
     return log_probs, entropy
+
+
+class _FrozenHead(torch.autograd.Function):
+    """`_score_chunk` over chunks, with ∂ log-prob/∂ hidden [T, D] made on the way: positions don't mix in a head."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, targets: Tensor, model: CausalLM, temperature: float, chunk: int):
+        slopes, log_probs, entropies = [], [], []
+        for rows, tokens in zip(hidden.split(chunk), targets.split(chunk), strict=True):
+            with torch.enable_grad():
+                leaf = rows.detach().requires_grad_()
+                score, entropy = _score_chunk(leaf, tokens, model, temperature)
+                score.sum().backward()
+            slopes.append(leaf.grad)  # [chunk, D]
+            log_probs.append(score.detach())
+            entropies.append(entropy)
+        ctx.save_for_backward(torch.cat(slopes))
+        entropy = torch.cat(entropies)
+        ctx.mark_non_differentiable(entropy)
+        return torch.cat(log_probs), entropy
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor, _entropy: Tensor | None):
+        (slopes,) = ctx.saved_tensors
+        return slopes * grad[:, None].to(slopes.dtype), None, None, None, None

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from logra_lab.method import LoGRA
 from logra_lab.rl.logprobs import (
     apply_head,
     hidden_states,
@@ -45,6 +46,38 @@ def test_chunks_of_any_size_give_the_plain_log_probs_entropies_and_gradients(chu
         torch.testing.assert_close(head, plain_head, rtol=1e-4, atol=1e-5)
     else:
         assert head is None and plain_head is None
+
+
+class HeadProducts(TorchDispatchMode):
+    """Counts matrix products by the head, [22, 24] or turned."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            self.count += any(isinstance(a, torch.Tensor) and set(a.shape) == {22, 24} for a in args)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("head_trains", "products"), [(False, 2), (True, 3)])
+def test_a_frozen_head_is_multiplied_by_twice_a_chunk_and_a_trained_one_thrice(head_trains, products):
+    with HeadProducts() as seen:
+        scored(score_tokens, 13, head_trains)  # its own gradient is a product by hidden states, not by the head
+    assert seen.count == 3 * products
+
+
+def test_a_sketched_head_takes_part_in_backward_though_its_weight_asks_for_nothing():
+    model = llama()
+    optimizer = LoGRA(model, rank=4, targets=["lm_head"], rule="lr")
+    weights = torch.randn(37, generator=torch.Generator().manual_seed(1))
+    sketches = {}
+    for score in (score_tokens, plain_score_tokens):
+        hidden = torch.randn(37, 24, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        (weights * score(hidden, torch.arange(37) % 22, model, 1.0, 13).log_probs).sum().backward()
+        sketches[score] = optimizer.sketches["lm_head"].clone()
+        optimizer.zero_grad()
+    assert sketches[score_tokens].norm() > 0
+    torch.testing.assert_close(sketches[score_tokens], sketches[plain_score_tokens])
 
 
 def test_log_probs_and_entropy_are_those_of_the_softmax_at_the_temperature():
