@@ -53,11 +53,9 @@ def next_token_loss(model: nn.Module, ids: Tensor, total: int | None = None) -> 
 
 
 def dense_arm(**sizes: int) -> LlamaForCausalLM:
-    """The small Llama with LoGRA's targets trainable in the usual way; its embedding's output asks for a gradient, as
-    under LoGRA, so that both keep the same things for the same layers."""
+    """The small Llama with LoGRA's targets trainable in the usual way."""
     model = small_llama(**sizes)
     target_weights(model)
-    model.enable_input_require_grads()
     return model
 
 
