@@ -1,6 +1,6 @@
 """`make bench`: the race, the cost curves, a table of what holds, and data/runs/bench-cpu.json.
 
-    python -m bench [--rounds 7] [--out FILE] [--small] [--no-costs]
+    python -m bench [--rounds 6] [--out FILE] [--small] [--no-costs]
 
 `--small` runs everything on a tiny model, to see that it works; its figures mean nothing.
 Exit status 1 if a hard figure fails (not with `--small`).
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="What a step costs on this CPU.")
-    parser.add_argument("--rounds", type=int, default=7, help="measured steps of every arm, at least 5")
+    parser.add_argument("--rounds", type=int, default=6, help="measured steps of every arm, at least 5")
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "runs" / "bench-cpu.json")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--small", action="store_true", help="a tiny model; its figures mean nothing")
