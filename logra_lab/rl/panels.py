@@ -101,16 +101,16 @@ def _arm(name: str, rank: int = 8, **options: Any) -> ArmConfig:
 
 
 EQUAL_KL = 5e-3
-RATIOS = (1e-3, 3e-3, 1e-2)
+RATIOS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 # label, arm, recipe, grid of step sizes. The reference of every comparison is "logra paper".
 RACE_ARMS: tuple[tuple[str, ArmConfig, dict[str, Any], tuple[float, ...]], ...] = (
     ("logra paper", LOGRA_PAPER, PAPER, RATIOS),
     ("logra paper, no KL control", dataclasses.replace(LOGRA_PAPER, control="none"), PAPER, RATIOS),
     ("logra paper, measured KL", dataclasses.replace(LOGRA_PAPER, control="feedback"), PAPER, RATIOS),
-    ("logra lr", LOGRA_LR, PAPER, (1e-4, 3e-4, 1e-3)),
+    ("logra lr", LOGRA_LR, PAPER, (1e-4, 3e-4, 1e-3, 3e-3)),
     ("row adam, dense", _arm("row_adam"), PAPER, (1e-4, 3e-4, 1e-3)),
     ("adamw", _arm("adamw"), PAPER, (1e-4, 3e-4, 1e-3)),
-    ("lora", _arm("lora"), PAPER, (1e-3, 3e-3, 1e-2)),
+    ("lora", _arm("lora"), PAPER, (3e-4, 1e-3, 3e-3, 1e-2)),
     ("lora, rank 2", _arm("lora", rank=2), PAPER, (1e-3, 3e-3, 1e-2)),
     ("galore", _arm("galore"), PAPER, (3e-4, 1e-3, 3e-3)),
     ("apollo", _arm("apollo"), PAPER, (3e-4, 1e-3, 3e-3)),
