@@ -26,10 +26,13 @@ import transformers
 
 from logra_lab import __version__
 from logra_lab.rl.config import RunConfig, config_hash
+from logra_lab.rl.metrics import whole_lines
 from logra_lab.rl.panels import ARMS_PANEL, race_panel, tuning_panel
 from logra_lab.rl.policy import repository_path
+from logra_lab.rl.reading import read_json
 from logra_lab.rl.summary import summarise
 from logra_lab.rl.training import Trainer
+from logra_lab.rl.words import in_words
 
 CURVES = ("right", "accuracy", "greedy", "predicted_kl", "measured_kl", "budget", "scale", "sketch_norm", "entropy",
           "no_signal", "length")  # fmt: skip
@@ -101,11 +104,8 @@ def _same_run(entry: Entry, done: dict[str, dict[str, Any]]) -> dict[str, Any] |
 def read_records(path: Path) -> list[dict[str, Any]]:
     """Runs that are done: those of the finished summary, and whole lines of the JSONL file of one in progress."""
     finished = path.with_suffix(".json")
-    records = json.loads(finished.read_text(encoding="utf-8"))["runs"] if finished.exists() else []
-    if not path.exists():
-        return records
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return records + [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
+    records = read_json(finished)["runs"] if finished.exists() else []
+    return records + [record for _, record in whole_lines(path)] if path.exists() else records
 
 
 def final_accuracy(record: dict[str, Any]) -> float | None:
@@ -125,7 +125,7 @@ def versions() -> dict[str, str]:
 def model_hash(model: str) -> str | None:
     """The hash of the recipe that made `model`, where one stands beside it."""
     recipe = Path(repository_path(model)) / "recipe.json"
-    return json.loads(recipe.read_text(encoding="utf-8"))["hash"] if recipe.exists() else None
+    return read_json(recipe)["hash"] if recipe.exists() else None
 
 
 def write_summary(path: Path, command: str, entries: list[Entry], records: list[dict[str, Any]]) -> None:
@@ -133,9 +133,11 @@ def write_summary(path: Path, command: str, entries: list[Entry], records: list[
 
     It takes the place of the JSONL file of the race in progress.
     """
+    table = summarise(records)
     summary = {
         "command": command, "versions": versions(), "hash": config_hash({e.key: e.config.to_json() for e in entries}),
-        "model": model_hash(entries[0].config.model), "table": summarise(records), "runs": records,
+        "model": model_hash(entries[0].config.model), "table": table, "words": in_words(table, records),
+        "runs": records,
     }  # fmt: skip
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(summary) + "\n", encoding="utf-8")
