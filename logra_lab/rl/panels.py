@@ -113,7 +113,7 @@ RACE_ARMS: tuple[tuple[str, ArmConfig, dict[str, Any], tuple[float, ...]], ...] 
     ("lora", _arm("lora"), PAPER, (3e-4, 1e-3, 3e-3, 1e-2)),
     ("lora, rank 2", _arm("lora", rank=2), PAPER, (1e-3, 3e-3, 1e-2)),
     ("galore", _arm("galore"), PAPER, (3e-4, 1e-3, 3e-3)),
-    ("apollo", _arm("apollo"), PAPER, (3e-4, 1e-3, 3e-3)),
+    ("apollo", _arm("apollo"), PAPER, (3e-4, 1e-3, 3e-3, 1e-2)),
 )
 EQUAL_KL_ARMS = ("logra paper", "logra lr", "row adam, dense", "adamw", "lora", "galore", "apollo")
 EQUAL_MEMORY_ARMS = ("logra paper", "lora, rank 2")
