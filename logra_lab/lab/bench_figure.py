@@ -1,6 +1,6 @@
 """The recorded bench (`make bench`, data/runs/bench-cpu.json) as a picture: seconds and peak over dense AdamW's.
 
-Left out: the bench's cost curves, its ceilings and its sections; the file has them.
+Left out: the cost curves (`bench_costs.py`), the ceilings and the sections; the file has them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from logra_lab.lab.plots import COLOURS, Picture, new_figure, show
 
 BENCH = Path(__file__).resolve().parents[2] / "data" / "runs" / "bench-cpu.json"
+MISSING = "There is no data/runs/bench-cpu.json here yet: `make bench` makes it, in some minutes."
 REFERENCE = "adamw"
 NAMES = {
     "adamw": "dense AdamW", "sgd": "dense SGD", "galore": "GaLore", "apollo": "APOLLO", "lora": "LoRA",
@@ -25,7 +26,7 @@ NAMES = {
 def show_bench(path: Path = BENCH) -> None:
     """Show the recorded bench, or say in one sentence that there is none here."""
     if not path.exists():
-        print("There is no data/runs/bench-cpu.json here yet: `make bench` makes it, in some minutes.")
+        print(MISSING)
         return
     picture = bench_picture(json.loads(path.read_text(encoding="utf-8")))
     show(picture.figure, picture.alt, picture.caption)
@@ -76,7 +77,7 @@ def draw_ratios(axes: Axes, labels: list[str], ratios: list[Mapping[str, float]]
 
 def bench_words(record: Mapping[str, Any]) -> str:
     """Size, machine and LoGRA's ratios in a sentence or two."""
-    shape, machine = record["setting"], record["machine"]
+    shape, machine, pieces = record["setting"], record["machine"], record["micro_batches"]
     tokens = shape["sequences"] * shape["length"]
     parts = [
         f"{label(name)} takes {arm['time_ratio']['median']:.2f} of the seconds and "
@@ -85,6 +86,21 @@ def bench_words(record: Mapping[str, Any]) -> str:
         if name.startswith("logra") and len(name.split()) == 2
     ]
     return (
-        f"Recorded by `{record['command']}`: width {shape['width']}, {shape['layers']} layers, {tokens} tokens, "
-        f"{record['rounds']} rounds on {machine['processor']}, {machine['threads']} threads. {'; '.join(parts)}."
+        f"Recorded by `{record['command']}`: width {shape['width']}, {shape['layers']} layers, {tokens} tokens in "
+        f"{pieces} micro-batches, {record['rounds']} rounds on {machine['processor']}, {machine['threads']} threads. {'; '.join(parts)}."
+        + one_pass_words(record["arms"])
     )
+
+
+def one_pass_words(arms: Mapping[str, Any]) -> str:
+    """The same ratios where all tokens go through the model at one time, over dense AdamW in one pass."""
+    ending = " in one pass"
+    if (dense := arms.get(REFERENCE + ending)) is None:
+        return ""
+    parts = [
+        f"{label(name.removesuffix(ending))} {arm['seconds'] / dense['seconds']:.2f} of the seconds and "
+        f"{arm['peak'] / dense['peak']:.2f} of the memory"
+        for name, arm in arms.items()
+        if name.startswith("logra") and name.endswith(ending)
+    ]
+    return f" In one pass, over dense AdamW in one pass: {'; '.join(parts)}."

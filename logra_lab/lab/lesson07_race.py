@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from logra_lab.lab.lesson07 import final, points
 from logra_lab.lab.plots import COLOURS, INK, Picture, new_figure, style
 
+REAL = "data/runs/smollm.json"
 REFERENCE = "logra paper"
 PANELS = ("at its best step size", "equal KL", "equal memory")
 Row = Mapping[str, Any]
@@ -122,3 +123,18 @@ def real_words(record: Mapping[str, Any]) -> str:
         for run in record["runs"]
     ]
     return f"{record['model']}, {record['held_out']} held-out sums. " + "; ".join(told) + "."
+
+
+def no_control_words(summary: Mapping[str, Any], label: str = "logra paper, no KL control") -> str:
+    """The paper's remark on its arm without KL control, beside what these seeds gave."""
+    row = next(row for row in rows_of(summary, PANELS[0]) if row["label"] == label)
+    seeds, broken = len(row["seeds"]), len(row["diverged"])
+    return (
+        f"The paper found its arm without KL control equally stable. Here, at its own best step size "
+        f"({row['lr']:.0e}): {broken} of {seeds} seeds diverged, and the end is {row['verdict']}."
+    )
+
+
+def tell(metrics: Mapping[str, Any]) -> None:
+    """A line per update of a run that takes minutes."""
+    print(f"update {metrics['step']:2d}: {metrics['right']:.0%} right, {metrics['seconds']:.0f} s")

@@ -272,7 +272,10 @@ lesson04_figures.rank_picture(
 # cost the same or a little more, and count for much in so small a model. And the right end of both panels is a
 # warning: **a rank near the width saves nothing**. At 7B, 64 of 3584 columns is far to the left.
 #
-# A fairer size is the bench's: some 100M parameters, all arms, child processes.
+# A fairer size is the bench's: two blocks of Llama 3.2 1B, all arms, a child process each. A step's tokens go through
+# the model in micro-batches, as they do when memory is short. Dense training then adds one more $G$ to the sum for
+# every micro-batch; the sketch costs the same as before. The last three bars take all tokens in one pass: there the
+# arithmetic allows a saving of a third and no more, since forward and the gradient of the inputs stay.
 
 # %%
 bench_figure.show_bench()

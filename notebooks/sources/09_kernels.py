@@ -21,7 +21,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
 
 import torch
 
-from logra_lab.lab import checks, kernel_bytes, kernel_figures, triton_play, widgets
+from logra_lab.lab import bench_costs, checks, kernel_bytes, kernel_figures, triton_play, widgets
 from logra_lab.lab.roadmap import roadmap
 from logra_lab.lab.triton_play import tl, triton
 from logra_lab.memory.presets import shape_of
@@ -285,8 +285,13 @@ for row in (recorded or {}).get("rows", []):
     print(f"measured on {card.name}, rank {row['rank']}: {share}")
 if recorded is None:
     print("No timings from a GPU are recorded in this version: these are floors, not measurements.")
+bench_costs.show_costs()
 
 # %% [markdown]
+# Rank costs little until it comes near the width. More tokens bring the ratio closer to the matrix products' two
+# thirds from below, since AdamW's passes over weights and moments count for less. Wide models follow the model;
+# small ones spend their time on what it leaves out.
+#
 # ## Play: two floors
 #
 # Move the rank until the operation floor overtakes. Then change the card: which way does the crossing move, and why

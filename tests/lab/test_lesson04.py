@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from logra_lab.lab import bench_figure, lesson04, lesson04_figures
+from logra_lab.lab import bench_costs, bench_figure, lesson04, lesson04_figures
 from logra_lab.lab.exercises.lesson04 import flops, inputs_kept
 from logra_lab.memory.units import size
 
@@ -136,8 +136,18 @@ RECORD = {
     "machine": {"processor": "a processor", "threads": 2},
     "setting": {"width": 1024, "layers": 6, "sequences": 4, "length": 256},
     "rounds": 7,
+    "micro_batches": 4,
     "arms": {"adamw": arm(1.0, 1.0), "logra r16": arm(0.5, 0.4), "logra r16 probe": arm(0.52, 0.41)},
 }
+ONE_PASS = {
+    "adamw in one pass": arm(0.9, 0.9) | {"seconds": 2.0, "peak": 100},
+    "logra r16 in one pass": arm(0.6, 0.5) | {"seconds": 1.2, "peak": 25},
+}
+COSTS = [
+    {"varies": varies, "rank": rank, "tokens": 512, "width": 512, "ratio": ratio, "model_ratio": ratio - 0.1}
+    for varies in ("rank", "tokens", "width")
+    for rank, ratio in ((8, 0.6), (256, 1.1))
+]
 
 
 def test_without_a_bench_one_sentence_says_how_to_make_it(tmp_path, capsys) -> None:
@@ -153,6 +163,19 @@ def test_a_recorded_bench_is_drawn_over_dense_adamw_and_said_in_words(tmp_path) 
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(RECORD), encoding="utf-8")
     bench_figure.show_bench(path)
+
+
+def test_one_pass_is_compared_with_dense_adamw_in_one_pass() -> None:
+    caption = bench_figure.bench_picture(RECORD | {"arms": RECORD["arms"] | ONE_PASS}).caption
+    assert "LoGRA r = 16 0.60 of the seconds and 0.25 of the memory" in caption
+
+
+def test_the_cost_curves_say_from_which_rank_on_nothing_is_saved(tmp_path, capsys) -> None:
+    picture = bench_costs.cost_picture(RECORD | {"costs": COSTS})
+    assert "from rank 256 on LoGRA is no faster" in picture.caption and "+0.10 to +0.10" in picture.caption
+    assert [len(axes.lines) for axes in picture.figure.axes] == [3, 3, 3]
+    bench_costs.show_costs(tmp_path / "none.json")
+    assert "make bench" in capsys.readouterr().out
 
 
 def test_a_bench_without_its_reference_is_refused() -> None:

@@ -1,0 +1,64 @@
+"""How a step's cost grows with rank, tokens and width: the recorded points beside the FLOP and byte model.
+
+Left out: the model itself, which is in `bench/model.py` and went into the file with the points.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from logra_lab.lab.bench_figure import BENCH, MISSING
+from logra_lab.lab.plots import INK, Picture, new_figure, show, style
+
+AXES = {"rank": "rank r", "tokens": "tokens of a step T", "width": "width of the model"}
+
+
+def show_costs(path: Path = BENCH) -> None:
+    """Show the recorded cost curves, or say in one sentence that there are none here."""
+    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not record.get("costs"):
+        print(MISSING)
+        return
+    picture = cost_picture(record)
+    show(picture.figure, picture.alt, picture.caption)
+
+
+def cost_picture(record: Mapping[str, Any]) -> Picture:
+    """LoGRA's seconds over dense AdamW's against what varies, measured and by the model, in a panel each."""
+    rows = record["costs"]
+    figure, panels = new_figure(9.6, 3.5, columns=len(AXES), sharey=True)
+    for axes, varies in zip(panels, AXES, strict=True):
+        draw_curve(axes, varies, [row for row in rows if row["varies"] == varies])
+    panels[0].set(ylabel="seconds over dense AdamW's")
+    panels[0].legend(loc="lower left")
+    ranks = {row["rank"]: row for row in rows if row["varies"] == "rank"}
+    even = [rank for rank, row in ranks.items() if row["ratio"] >= 1]
+    width = next(row["width"] for row in rows if row["varies"] == "rank")
+    told = f"from rank {min(even)} on LoGRA is no faster" if even else "LoGRA is faster at every rank here"
+    gaps = sorted(row["ratio"] - row["model_ratio"] for row in rows)
+    return Picture(
+        figure,
+        "Three panels of LoGRA's time over dense AdamW's: it rises with rank, rises a little with tokens, falls with "
+        "width. The model's curve has the same shape and lies below.",
+        f"{record['machine']['threads']} threads. At width {width}, {told}. The model counts matrix products and "
+        f"bytes only; the measured ratio lies {gaps[0]:+.2f} to {gaps[-1]:+.2f} from it.",
+    )
+
+
+def draw_curve(axes: Axes, varies: str, rows: list[Mapping[str, Any]]) -> None:
+    """Measured points joined by a line, and the model's line."""
+    xs = [row[varies] for row in rows]
+    axes.plot(xs, [row["ratio"] for row in rows], marker="o", label="measured", **style(0))
+    axes.plot(xs, [row["model_ratio"] for row in rows], label="FLOPs and bytes", **style(1))
+    axes.axhline(1.0, color=INK, linewidth=1, linestyle=":")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(xs, [str(x) for x in xs])
+    axes.minorticks_off()
+    fixed = {name: rows[0][name] for name in AXES if name != varies}
+    axes.set(xlabel=AXES[varies], ylim=(0, None))
+    axes.set_title(", ".join(f"{name} {value}" for name, value in fixed.items()), size=10)
