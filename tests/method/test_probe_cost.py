@@ -70,4 +70,19 @@ def test_hooks_are_gone_after_the_probe_even_if_it_fails(step):
     after = {
         module: (len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()
     }
-    assert after == before
+    assert after == before and not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_forward_that_someone_else_put_on_a_layer_is_called_and_stays(step):
+    model, optimizer, proposal = step
+    layer = model.model.layers[0].mlp.up_proj
+    plain = optimizer.judge(proposal, TokenProbe(tokens(2))).predicted_kl
+    own, seen = layer.forward, []
+
+    def watched(x):
+        seen.append(x.shape)
+        return own(x)
+
+    layer.forward = watched
+    assert optimizer.judge(proposal, TokenProbe(tokens(2))).predicted_kl == pytest.approx(plain, rel=1e-5)
+    assert seen and layer.forward is watched

@@ -48,6 +48,36 @@ def test_gradient_checkpointing_gives_the_same_sketch(reentrant):
     expect_projected(model, optimizer, gradients)
 
 
+def first_block_input_asks(model: nn.Module, ids: torch.Tensor) -> bool:
+    asked = []
+    handle = model.model.layers[0].register_forward_pre_hook(
+        lambda _, args: asked.append(args[0].requires_grad)
+    )
+    loss_of(model, ids).backward()
+    handle.remove()
+    return asked[0]
+
+
+def test_a_model_that_does_not_checkpoint_is_spared_the_gradient_behind_its_first_block():
+    ids = tokens(4)
+    spared, asking = llama(), llama()
+    optimizers = [LoGRA(model, rank=4) for model in (spared, asking)]
+    asking.enable_input_require_grads()
+    assert not first_block_input_asks(spared, ids) and first_block_input_asks(asking, ids)
+    for name, sketch in optimizers[0].sketches.items():
+        assert sketch.equal(optimizers[1].sketches[name])
+
+
+def test_a_copy_or_a_checkpointing_model_asks_for_it():
+    model, ids = llama(), tokens(4)
+    LoGRA(model, rank=4)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        hooks = [hook for module in other.modules() for hook in module._forward_hooks.values()]
+        assert all(getattr(hook, "model", None) is None for hook in hooks)  # no second model travels along
+    model.activation_checkpointing_enable({"use_reentrant": True})
+    assert first_block_input_asks(model.train(), ids)
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_plain_checkpointing_of_a_stack_works_too(reentrant):
     model = stack((12, 20), (9, 12))
