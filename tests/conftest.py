@@ -1,9 +1,10 @@
-"""Settings for every test: threads shared among workers, slow tests on request, a marker per lesson."""
+"""Settings for every test: no network, threads shared among workers, slow tests on request, a marker per lesson."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
 os.environ.setdefault("MPLBACKEND", "agg")
+
+# No connection to another machine, here and in every Python that a test starts; see the file itself.
+OFFLINE = str(Path(__file__).resolve().parent / "offline")
+if OFFLINE not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (OFFLINE, os.environ.get("PYTHONPATH"))))
+runpy.run_path(str(Path(OFFLINE) / "sitecustomize.py"))
 
 LESSON = re.compile(r"(?:lesson_?|/|\[)(\d\d)(?=[_.])")  # in a test's id: a file's name or a parameter
 

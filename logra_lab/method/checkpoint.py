@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .state_check import VERSION, StateError, load_native, refuse_malformed
+
 if TYPE_CHECKING:
     from .optimizer import LoGRA
-
-VERSION = 1
 
 
 def state_dict(optimizer: LoGRA) -> dict[str, Any]:
@@ -41,23 +41,18 @@ def state_dict(optimizer: LoGRA) -> dict[str, Any]:
 
 def load_state_dict(optimizer: LoGRA, state: Mapping[str, Any]) -> None:
     """Check everything, then take it all over; see `LoGRA.load_state_dict`."""
-    own = state.get("logra")
-    if not isinstance(own, Mapping):
-        raise ValueError(
-            f"this is no LoGRA state, its parts are {sorted(state)}: "
-            "load the file that LoGRA.state_dict() was saved to"
-        )
+    own = refuse_malformed(state, optimizer.param_groups)
     _refuse_other_configuration(optimizer, own)
     weights = {target.name: optimizer.weights.local(target) for target in optimizer.targets}
     for name, weight in weights.items():
         optimizer.precision.check_state(name, weight, own["precision"][name])
+    if optimizer.native is not None:
+        load_native(optimizer.native, own["native"])
     for name, weight in weights.items():
         optimizer.precision.load(name, weight, own["precision"][name])
         moment = own["moments"][name]
         # never through the parameter's type: under a bf16 model that would round the moments
         optimizer.moments[name] = moment.to(optimizer.sketches[name]).clone()
-    if optimizer.native is not None:
-        optimizer.native.load_state_dict(own["native"])
     optimizer.updates, optimizer.no_signal_steps = int(own["updates"]), int(own["no_signal_steps"])
     optimizer.mismatch = float(own["mismatch"])
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
@@ -69,11 +64,6 @@ def _geometry(optimizer: LoGRA) -> dict[str, list]:
 
 
 def _refuse_other_configuration(optimizer: LoGRA, own: Mapping[str, Any]) -> None:
-    if own.get("version") != VERSION:
-        raise ValueError(
-            f"the checkpoint has format {own.get('version')}, this version reads {VERSION}: "
-            "load it with the version of logra_lab that wrote it"
-        )
     here, there = dict(optimizer.config), dict(own["config"])
     differences = [
         f"{key}={there.get(key)!r} in the checkpoint but {here.get(key)!r} here"
@@ -96,8 +86,10 @@ def _refuse_other_configuration(optimizer: LoGRA, own: Mapping[str, Any]) -> Non
     for name, (rows, _, _) in mine.items():
         if name in theirs and (name not in moments or list(moments[name].shape) != [rows]):
             differences.append(f"the row moment of {name} is missing or of another shape")
+        elif name in theirs and not bool((moments[name] >= 0).all()):
+            differences.append(f"the row moment of {name} holds a negative number or a NaN")
     if differences:
-        raise ValueError(
+        raise StateError(
             "the checkpoint belongs to another configuration: "
             + "; ".join(differences[:6])
             + ". Construct LoGRA as it was when the checkpoint was written"

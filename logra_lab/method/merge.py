@@ -197,24 +197,34 @@ class Split(Nearest):
         self._weights: dict[str, Tensor] = {}
 
     def adopt(self, name: str, weight: Tensor) -> None:
+        """Begin to keep this weight, its lower half zero."""
         self.lower[name] = self._place(weight, torch.zeros(weight.shape, dtype=torch.int16, device="cpu"))
         self._weights[name] = weight
 
     def state(self, name: str) -> dict[str, Tensor]:
+        """The lower half, int16 [d, k], and a fingerprint of the weight that it belongs to."""
         return {"lower": self.lower[name], "fingerprint": fingerprint(self._weights[name])}
 
     def check_state(self, name: str, weight: Tensor, state: dict[str, Tensor]) -> None:
-        if not torch.equal(state["fingerprint"], fingerprint(weight)):
+        """Refuse lower halves that are missing, of another shape or type, or of other weights."""
+        lower = state.get("lower")
+        if lower is None or lower.dtype != torch.int16 or lower.shape != weight.shape:
+            raise ValueError(
+                f"the lower halves of {name} are not int16 {list(weight.shape)}: load another state"
+            )
+        if (mark := state.get("fingerprint")) is None or mark.tolist() != fingerprint(weight).tolist():
             raise ValueError(
                 f"the lower halves of {name} belong to other weights than the model holds: "
                 "load the model weights saved with this optimizer state first, then the optimizer"
             )
 
     def load(self, name: str, weight: Tensor, state: dict[str, Tensor]) -> None:
+        """Take back what `state` gave; `check_state` first."""
         self.lower[name] = self._place(weight, state["lower"].clone())
         self._weights[name] = weight
 
     def nbytes(self) -> int:
+        """Bytes of the lower halves, wherever they live."""
         return sum(2 * half.numel() for half in self.lower.values())
 
     def _place(self, weight: Tensor, lower: Tensor) -> Tensor:

@@ -8,18 +8,19 @@ python -m logra_lab.rl --folder runs/mine --config my.json # settings as `RunCon
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 
+from logra_lab.rl.checkpoint import CheckpointError
 from logra_lab.rl.config import RunConfig
 from logra_lab.rl.metrics import progress_line
+from logra_lab.rl.reading import read_json
 from logra_lab.rl.training import Trainer
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 if the run finished, 1 if it ended early; the reason stands on the last line."""
+    """0 if the run finished, 1 if it ended early, 2 for bad input; the reason stands on the last line."""
     parser = argparse.ArgumentParser(
         prog="python -m logra_lab.rl", description="Train a policy; see RunConfig for settings."
     )
@@ -29,9 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--resume", action="store_true", help="go on from the newest checkpoint in the folder"
     )
     options = parser.parse_args(arguments)
-    settings = json.loads(options.config.read_text(encoding="utf-8")) if options.config else {}
-    config = RunConfig.from_json(settings)
-    trainer = Trainer(config, folder=options.folder, resume=options.resume)
+    try:
+        config = RunConfig.from_json(read_json(options.config) if options.config else {})
+        trainer = Trainer(config, folder=options.folder, resume=options.resume)
+    except (ValueError, OSError, ImportError, CheckpointError) as error:
+        print(f"logra_lab.rl: {error}", file=sys.stderr)
+        return 2
     result = trainer.run(on_step=_Progress(trainer))
     print(f"\n{result.status}: {result.message}; checkpoint: {result.checkpoint}")
     return 0 if result.status == "finished" else 1

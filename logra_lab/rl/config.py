@@ -15,6 +15,7 @@ from typing import Any
 
 from logra_lab.rl.generation import Sampling
 from logra_lab.rl.losses import DENOMINATORS, REFERENCE_KLS, Denominator, ReferenceKL
+from logra_lab.rl.reading import ReadingError, as_table, check_fields
 
 ALGORITHMS = ("reinforce", "grpo")
 CONTROLS = ("none", "trust_region", "feedback")
@@ -130,15 +131,14 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunConfig:
-        """The configuration that `to_json` wrote; unknown names are refused."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise ValueError(f"unknown settings {unknown}; known are {sorted(known)}")
-        arm = dict(values.get("arm", {}))
-        arm["options"] = _pairs(arm.get("options", ()))
-        return cls(
-            **values | {"arm": ArmConfig(**arm), "task_options": _pairs(values.get("task_options", ()))}
-        )
+        """The configuration that `to_json` wrote; ReadingError for unknown names and values of another type."""
+        values = as_table(values, "the configuration")
+        check_fields(cls, values)
+        arm = as_table(values.get("arm", {}), "arm")
+        check_fields(ArmConfig, arm)
+        arm["options"] = _pairs(arm.get("options", ()), "the arm's options")
+        options = _pairs(values.get("task_options", ()), "task_options")
+        return cls(**values | {"arm": ArmConfig(**arm), "task_options": options})
 
     def hash(self) -> str:
         """Twelve hex digits that name this configuration."""
@@ -151,5 +151,8 @@ def config_hash(values: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:12]
 
 
-def _pairs(items: Any) -> tuple[tuple[str, Any], ...]:
+def _pairs(items: Any, where: str) -> tuple[tuple[str, Any], ...]:
+    for item in items:
+        if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
+            raise ReadingError(f"{where}: {item!r} is no pair [name, value]: correct it")
     return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in items)

@@ -8,12 +8,12 @@ are in `data/problems`. Files are read where they lie and never copied.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from logra_lab.rl.reading import parse_json, read_text
 from logra_lab.rl.rewards import final_number, same_number
 from logra_lab.rl.tasks import Problem, Task, check_gold
 
@@ -51,8 +51,7 @@ def gsm8k_task(
 def read_problems(path: str | Path) -> tuple[Problem, ...]:
     """Problems of one JSONL file; a line that can't be used (no JSON, no field, unreadable gold answer) is an error."""
     path = Path(path)
-    with path.open(encoding="utf-8") as file:
-        lines = file.read().splitlines()
+    lines = read_text(path).splitlines()
     problems = [_problem(line, f"{path.name}, line {number}") for number, line in enumerate(lines, start=1)]
     if not problems:
         raise ValueError(f"{path.name} holds no problems; it should have one JSON object per line")
@@ -60,12 +59,7 @@ def read_problems(path: str | Path) -> tuple[Problem, ...]:
 
 
 def _problem(line: str, where: str) -> Problem:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{where}: {line[:60]!r} is not JSON ({error.msg}); one object per line is expected"
-        ) from None
+    record = parse_json(line, where)
     for field in ("question", "answer"):
         if not isinstance(record, dict) or not isinstance(record.get(field), str):
             raise ValueError(

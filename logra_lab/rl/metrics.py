@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from logra_lab.method import StepReport
+from logra_lab.rl.reading import ReadingError, as_table, parse_json
 
 STEP_METRICS = {
     "step": "steps done",
@@ -89,9 +91,34 @@ class MetricsLog:
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """All whole lines of a metrics file."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
+    """All whole lines of a metrics file.
+
+    Raises:
+        ReadingError: names the line that is no JSON object with a step, and what to do.
+    """
+    return [_checked(metrics, where) for where, metrics in whole_lines(path)]
+
+
+def whole_lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, object) of each whole line of a JSONL file; a last line that a kill cut short is left out."""
+    path = Path(path)
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        where = f"{path.name}, line {number}"
+        try:
+            text = line.decode("utf-8").strip()
+        except UnicodeDecodeError:
+            raise ReadingError(f"{where} is no UTF-8 text: take the line out, or the file away") from None
+        if text:
+            yield where, as_table(parse_json(text, where, finite=False), where)
+
+
+def _checked(metrics: dict[str, Any], where: str) -> dict[str, Any]:
+    step = metrics.get("step")
+    if type(step) is not int or step < 0:
+        raise ReadingError(
+            f"{where}: the step is {step!r}, not a number from 0: take the line out, or the file away"
+        )
+    return metrics
 
 
 def progress_line(metrics: dict[str, Any], steps: int, elapsed: float, steps_here: int) -> str:

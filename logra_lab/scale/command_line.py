@@ -11,6 +11,7 @@ from typing import Any
 
 from logra_lab.memory import CARDS, card_here, shape_of
 from logra_lab.rl.metrics import progress_line
+from logra_lab.rl.reading import read_json
 from logra_lab.scale.engines import Engine, Worker
 from logra_lab.scale.fitting import TooLarge, dense_verdict, fitted, room
 from logra_lab.scale.loading import read_config
@@ -54,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
 def configuration(options: argparse.Namespace) -> ScaleConfig:
     """The configuration that a command line asks for."""
     if options.config is not None:
-        config = ScaleConfig.from_json(json.loads(options.config.read_text(encoding="utf-8")))
+        config = ScaleConfig.from_json(read_json(options.config))
     else:
         config = preset(options.model) if options.model else preset_for()
     names = ("task", "steps", "prompts", "device", "precision", "sharding", "engine")

@@ -11,11 +11,11 @@ Left out: images, multiple choice, and partial credit.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from logra_lab.rl.reading import parse_json, read_text
 from logra_lab.rl.rewards import MathVerifier
 from logra_lab.rl.tasks import Problem, Task, make_task
 
@@ -91,14 +91,15 @@ def question_of(record: dict[str, Any], where: str) -> str:
         value = record.get(field)
         if isinstance(value, str) and value.strip():
             return value
-        if isinstance(value, list) and value:
-            return str(
-                next(
-                    (turn["content"] for turn in reversed(value) if turn.get("role") == "user"),
-                    value[-1]["content"],
-                )
-            )
+        turns = [turn for turn in value if _is_turn(turn)] if isinstance(value, list) else []
+        if turns:
+            users = [turn["content"] for turn in turns if turn.get("role") == "user"]
+            return users[-1] if users else turns[-1]["content"]
     raise ValueError(f"{where}: none of {', '.join(QUESTIONS)} holds a question; it has {', '.join(record)}")
+
+
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("content"), str)
 
 
 def answer_of(record: dict[str, Any], where: str) -> str:
@@ -129,10 +130,9 @@ def _problems(source: str | Path, template: str, limit: int | None) -> Iterator[
 def _records(source: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     path = Path(source)
     if path.is_file():
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield f"{path.name}, line {number}", _parsed(line, f"{path.name}, line {number}")
+        for number, line in enumerate(read_text(path).split("\n"), start=1):
+            if line.strip():
+                yield f"{path.name}, line {number}", _parsed(line, f"{path.name}, line {number}")
         return
     if path.suffix in (".json", ".jsonl") or str(source).startswith((".", "/")):
         raise FileNotFoundError(
@@ -143,12 +143,7 @@ def _records(source: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _parsed(line: str, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{where}: {line[:60]!r} is not JSON ({error.msg}); one object per line is expected"
-        ) from None
+    record = parse_json(line, where, finite=False)
     if not isinstance(record, dict):
         raise ValueError(f"{where}: {line[:60]!r} is no JSON object; one object per line is expected")
     return record

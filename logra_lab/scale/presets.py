@@ -19,6 +19,7 @@ from typing import Any
 
 from logra_lab.memory import Card, Settings, card_here
 from logra_lab.rl.config import ArmConfig, RunConfig, config_hash
+from logra_lab.rl.reading import as_table, check_fields
 
 SHARDINGS = ("replicated", "fsdp")
 ENGINES = ("transformers", "worker", "vllm")
@@ -126,9 +127,9 @@ class ScaleConfig:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ScaleConfig:
-        """The configuration that `to_json` wrote; unknown names are refused."""
-        if unknown := sorted(set(values) - _names(cls)):
-            raise ValueError(f"unknown settings {unknown}; known are {sorted(_names(cls))}")
+        """The configuration that `to_json` wrote; ReadingError for unknown names and values of another type."""
+        values = as_table(values, "the configuration")
+        check_fields(cls, values)
         return cls(**values | {"run": RunConfig.from_json(values.get("run", {}))})
 
     def hash(self) -> str:
@@ -156,7 +157,7 @@ REAL = ScaleConfig(
 )  # fmt: skip
 HUB = {"1.5B": "Qwen/Qwen2.5-Math-1.5B", "7B": "Qwen/Qwen2.5-Math-7B", "27B": "google/gemma-3-27b-it"}
 # What a card of at least so many GiB is asked to train; the planner has the last word.
-BY_CARD = ((70.0, "7B"), (22.0, "1.5B"), (0.0, "1.5B"))
+BY_CARD = ((120.0, "27B"), (70.0, "7B"), (0.0, "1.5B"))
 PRESETS = ("tiny", *HUB)
 
 
