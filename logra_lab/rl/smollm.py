@@ -41,10 +41,10 @@ SAMPLES = 4  # answers to every held-out sum in an evaluation
 SEEDS = (0, 1)
 
 BASE = RunConfig(
-    model=NAME, task="one-digit sums", arm=ArmConfig("logra", lr=3e-4, rank=16, budget=3e-2, final_budget=3e-2),
+    model=NAME, task="one-digit sums", arm=ArmConfig("logra", lr=3e-4, rank=16, budget=1e-1, final_budget=1e-1),
     steps=10, prompts=64, max_new_tokens=8, micro_batch=8, chunk=64, probe_sequences=8, probe_rows=8, eval_every=10,
 )  # fmt: skip
-ADAMW = dataclasses.replace(BASE, arm=ArmConfig("adamw_targets", lr=1e-5, control="none"))
+ADAMW = dataclasses.replace(BASE, arm=ArmConfig("adamw_targets", lr=3e-5, control="none"))
 RUNS: tuple[tuple[str, RunConfig], ...] = tuple(
     (label, dataclasses.replace(config, seed=seed))
     for seed in SEEDS

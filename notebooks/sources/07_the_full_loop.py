@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 07 · The full loop
 #
-# **Claim.** In the same loop, on the same seeds, LoGRA comes within a few points of dense AdamW at its best
-# learning rate, while it keeps a sketch where AdamW keeps a gradient and two moments. And a step thirty times
-# too large, which kills the run, no longer does once the trust region scales it.
+# **Claim.** In the same loop, on the same seeds, LoGRA gains most of what dense AdamW gains at its best learning
+# rate, while it keeps a sketch where AdamW keeps a gradient and two moments. And a step thirty times too large,
+# which kills the run, no longer does once the trust region scales it.
 #
 # **You will be able to** put a whole LoGRA step together from the functions of lessons 02 to 06, read a run's
 # log and say what is wrong with it, compare two arms without fooling yourself, and choose a rank for a memory
@@ -390,6 +390,7 @@ print(f"Collapse without ({lost:.1%}) and survival with the trust region ({kept:
 # - The trust region buys robustness, not accuracy. In the paper too, **the arm without KL control was
 #   equally stable** at the step sizes used there; the race above says what it did here.
 # - Step sizes and budgets belong to this size of model; the paper's are fifty times smaller.
+#   In the race step sizes were tuned, KL budgets were not: under a trust region the budget decides how far a run gets.
 # - Against LoRA the paper finds no clear edge. The race says what these seeds find, on a model so small that a
 #   rank of 8 is an eighth of its width.
 #
