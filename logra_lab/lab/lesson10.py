@@ -1,18 +1,15 @@
 """What lesson 10 shows: what fits which card, dense AdamW beside LoGRA, 27B on one card, and how fast it ought to be.
 
-Pure functions of plans; `lesson10_live.py` draws a run as it goes. Recorded runs are read from data/runs where somebody
-has made some.
+Pure functions of plans; `lesson10_live.py` draws a run as it goes, `lesson10_trainers.py` has other people's trainers.
+Recorded runs are read from data/runs where somebody has made some.
 """
 
 from __future__ import annotations
 
 import gc
-import io
 import json
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +19,9 @@ from logra_lab.lab.plots import Picture, new_figure
 from logra_lab.memory import CARDS, Settings, card_of, gib, measure, plan, shape_of
 from logra_lab.memory.presets import ModelShape
 from logra_lab.memory.report import comparison_table, draw_stacks
-from logra_lab.rl.rewards import exact_integer
-from logra_lab.rl.tasks import sums
 from logra_lab.scale.fitting import TooLarge, dense_verdict, fitted
-from logra_lab.scale.loading import located
 from logra_lab.scale.presets import ScaleConfig, preset
 from logra_lab.scale.rates import ASSUMED, derive
-from logra_lab.scale.trainers import reasons
 
 RUNS = Path(__file__).resolve().parents[2] / "data" / "runs"
 MODELS = ("1.5B", "7B", "27B")
@@ -113,10 +106,23 @@ def dense_steps(make: Callable[[], Any], steps: int = 2) -> str:
         trainer = make()
         for _ in range(steps):
             trainer.train_step()
-    except (torch.OutOfMemoryError, TooLarge) as error:
-        return f"dense AdamW: out of memory ({str(error).splitlines()[0][:160]})"
-    held = {name: size / 2**20 for name, size in trainer.arm.memory().items()}
-    return "dense AdamW holds " + ", ".join(f"{name} {size:.2f} MiB" for name, size in held.items())
+    except (torch.OutOfMemoryError, MemoryError, TooLarge, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        return f"dense AdamW: out of memory ({first[:160]})"
+    return "dense AdamW holds " + held_words(trainer.arm.memory())
+
+
+def held_words(memory: dict[str, int]) -> str:
+    """Bytes by class in words."""
+    return ", ".join(f"{name} {size / 2**20:.2f} MiB" for name, size in memory.items())
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError, TooLarge)):
+        return True
+    return "DefaultCPUAllocator" in str(error)  # torch has no class of its own for a full host
 
 
 def one_card_rows() -> list[str]:
@@ -151,21 +157,35 @@ def ledger_twin() -> tuple[str, float]:
 
 
 def recorded() -> str:
-    """What recorded full-scale runs say, or that there are none."""
-    files = sorted(RUNS.glob("full-scale-*.json"))
-    if not files:
-        return "No run of this lesson has been recorded: not yet measured on a GPU."
+    """What recorded full-scale runs and the GPU check say, each marked as measured, or that there are none."""
     lines = []
-    for file in files:
+    for file in sorted(RUNS.glob("full-scale-*.json")):
         record = json.loads(file.read_text(encoding="utf-8"))
-        lines.append(f"{file.stem}: {record['summary']} ({record['device']}, {record['command']})")
-    return "\n".join(lines)
+        lines.append(f"measured, {file.stem}: {record['summary']} ({record['device']}, {record['command']})")
+    if not lines:
+        lines.append("No run of this lesson has been recorded: not yet measured on a GPU.")
+    check = RUNS / "gpu-check.json"
+    found = json.loads(check.read_text(encoding="utf-8")) if check.exists() else {"machine": {}}
+    if found["machine"].get("memory_gib") is None:
+        return "\n".join([*lines, "Steps of random weights (tests/gpu/check.py): not yet measured on a GPU."])
+    return "\n".join([*lines, *_checked(found)])
 
 
-SMALL_GRPO: dict[str, Any] = {
-    "per_device_train_batch_size": 16, "num_generations": 8, "max_completion_length": 5, "seed": 2, "bf16": False,
-    "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no",
-}  # fmt: skip
+def _checked(found: dict[str, Any]) -> list[str]:
+    """The steps of random weights that the GPU check timed."""
+    lines = [f"measured with random weights on {found['machine']['device']} (tests/gpu/check.py):"]
+    for name, section in found["sections"].items():
+        arms = {"": section} if "peak_gib" in section else section
+        for arm, values in arms.items():
+            if not (name.startswith("step_") and isinstance(values, dict) and "peak_gib" in values):
+                continue
+            label, hours = f"{name} {arm}".strip(), values.get("hours_per_100_updates")
+            lines.append(
+                f"  {label}: peak {values['peak_gib']:.1f} GiB (planned {values['planned_gib']:.1f}), "
+                f"{values['tokens_per_s']:.0f} tokens/s in training"
+                + ("" if hours is None else f", {hours:.1f} hours per 100 updates")
+            )
+    return lines
 
 
 def quiet() -> None:
@@ -181,39 +201,3 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def try_grpo(train: Callable[..., Any]) -> str:
-    """Run `train(model, tokenizer, table, reward, folder)` on tiny-math; what came of it, or which extra is missing."""
-    from importlib.util import find_spec
-
-    if find_spec("trl") is None or find_spec("datasets") is None:
-        return "TRL is missing here; the extra has it: logra-lab[scale]. Nothing was run."
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = located("data/tiny-math")
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    rows = [{"prompt": p.prompt, "gold": p.answer} for p in sums(largest=20).train[:64]]
-
-    def right(completions: Sequence[str], gold: Sequence[str], **_: Any) -> list[float]:
-        return [exact_integer(text, answer) for text, answer in zip(completions, gold, strict=True)]
-
-    with (
-        warnings.catch_warnings(),
-        tempfile.TemporaryDirectory() as output,
-        redirect_stdout(io.StringIO()),
-        redirect_stderr(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")
-        optimizer = train(model, tokenizer, Dataset.from_list(rows), right, Path(output))
-    gradients = sum(target.weight.grad is not None for target in optimizer.targets)
-    return (
-        f"{optimizer.updates} updates in GRPOTrainer; {gradients} of {len(optimizer.targets)} targets hold a gradient"
-        " after the last backward"
-    )
-
-
-def refusals() -> str:
-    """The reasons that `scale.trainers` gives, one a line."""
-    return "\n".join(f"- {reason}" for reason in reasons())

@@ -13,11 +13,16 @@ from logra_lab.rl.metrics import clock
 
 
 def dashboard(
-    history: Sequence[dict[str, Any]], steps: int, memory: dict[str, int], elapsed: float = 0.0
+    history: Sequence[dict[str, Any]],
+    steps: int,
+    memory: dict[str, int],
+    elapsed: float = 0.0,
+    since: int = 0,
 ) -> Picture:
     """A run as it stands: reward and accuracy, KL against its budget, α, memory by class; speed and time left below.
 
-    `history` are the run's metrics (a line with step 0 is the evaluation before training), `memory` bytes by class.
+    `history` are the run's metrics (a line with step 0 is the evaluation before training), `memory` bytes by class,
+    `elapsed` the seconds since step `since`, after which this sitting began.
     """
     done = [line for line in history if line["step"] > 0]
     figure, panels = new_figure(9.6, 5.6, rows=2, columns=2)
@@ -34,7 +39,7 @@ def dashboard(
     for axes in panels.flat[:3]:
         axes.set_xlim(0, max(steps, 1))
         axes.xaxis.get_major_locator().set_params(integer=True)
-    caption = summary(history, steps, elapsed)
+    caption = summary(history, steps, elapsed, since)
     return Picture(
         figure,
         f"Four panels: accuracy, KL per step with its budget, alpha, memory by class. {caption}",
@@ -42,8 +47,8 @@ def dashboard(
     )
 
 
-def summary(history: Sequence[dict[str, Any]], steps: int, elapsed: float = 0.0) -> str:
-    """The last step in a sentence; with `elapsed` seconds also speed and the time left."""
+def summary(history: Sequence[dict[str, Any]], steps: int, elapsed: float = 0.0, since: int = 0) -> str:
+    """The last step in a sentence; with `elapsed` seconds after step `since` also speed and the time left."""
     done = [line for line in history if line["step"] > 0]
     if not done:
         return f"Step 0 of {steps}: nothing has been trained yet."
@@ -53,8 +58,8 @@ def summary(history: Sequence[dict[str, Any]], steps: int, elapsed: float = 0.0)
     words += [f"{tested[-1]:.0%} of held-out ones ({tested[0]:.0%} before)"] if tested else []
     if judged:
         words.append(f"predicted KL {judged[-1]['predicted_kl']:.1e} of {judged[-1]['budget']:.1e} allowed")
-    if elapsed:
-        left = elapsed / len(done) * (steps - last["step"])
+    if elapsed and last["step"] > since:
+        left = elapsed / (last["step"] - since) * (steps - last["step"])
         words.append(f"{last['total_tokens_per_second']:.0f} tokens/s, {clock(left)} left")
     return ", ".join(words) + "."
 
@@ -72,7 +77,7 @@ class LivePlot:
         from IPython.display import HTML, display
 
         self.trainer, self.seconds, self.show_speed, self.stop_at = trainer, seconds, show_speed, stop_at
-        self._html, self.started, self._drawn = HTML, time.monotonic(), 0.0
+        self._html, self.started, self._drawn, self.since = HTML, time.monotonic(), 0.0, trainer.step
         self._handle = display(HTML(self._picture()), display_id=True)
 
     def __call__(self, metrics: dict[str, Any]) -> None:
@@ -86,9 +91,9 @@ class LivePlot:
 
     def _picture(self) -> str:
         elapsed = time.monotonic() - self.started if self.show_speed else 0.0
-        picture = dashboard(
-            self.trainer.log.history, self.trainer.config.steps, self.trainer.arm.memory(), elapsed
-        )
+        trainer = self.trainer
+        memory = trainer.arm.memory()
+        picture = dashboard(trainer.log.history, trainer.config.steps, memory, elapsed, self.since)
         return picture._repr_html_()
 
 

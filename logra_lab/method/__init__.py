@@ -7,11 +7,12 @@ from .sender import Sender
 from .targets import DEFAULT_TARGETS, Target
 from .traffic import TrafficReport, measure_traffic
 from .trust_region import Probe, TrustRegion
-from .values import NonFiniteSketch, Proposal, StaleProposal, StepReport, Update, Verdict
+from .values import Mismatch, NonFiniteSketch, Proposal, StaleProposal, StepReport, Update, Verdict
 
 __all__ = [
     "DEFAULT_TARGETS",
     "LoGRA",
+    "Mismatch",
     "NonFiniteSketch",
     "PacketError",
     "Probe",

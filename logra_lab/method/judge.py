@@ -22,13 +22,13 @@ from .trust_region import (
     predict_kl_central,
     step_scale,
 )
-from .values import Proposal, Verdict
+from .values import Mismatch, Proposal, Verdict
 
 if TYPE_CHECKING:
     from .optimizer import LoGRA
 
 
-def judge(optimizer: LoGRA, proposal: Proposal, probe: Probe, mismatch: float | None) -> Verdict:
+def judge(optimizer: LoGRA, proposal: Proposal, probe: Probe, mismatch: float | Mismatch | None) -> Verdict:
     """The verdict on `proposal`; see `LoGRA.judge`."""
     region = optimizer.trust_region
     if region is None:
@@ -105,8 +105,25 @@ def _mean(optimizer: LoGRA, values: Tensor) -> float:
     return total / count
 
 
-def _agreed(optimizer: LoGRA, mismatch: float | None) -> float | None:
-    """m̂ averaged over the replicas that measured one."""
-    pair = [0.0, 0.0] if mismatch is None else [float(mismatch), 1.0]
-    total, count = optimizer.reduce.total(torch.tensor(pair, dtype=torch.float64)).tolist()
-    return total / count if count else None
+def _agreed(optimizer: LoGRA, mismatch: float | Mismatch | None) -> float | None:
+    """m̂ over the tokens of all replicas: sums and counts are added, so a replica counts by its tokens.
+
+    Raises:
+        ValueError: for plain numbers that differ between replicas; how many tokens each stands for isn't known.
+    """
+    sums = [0.0] * 5  # total and tokens of pairs; sum, count and squares of plain numbers
+    if isinstance(mismatch, Mismatch):
+        sums[:2] = float(mismatch.total), float(mismatch.tokens)
+    elif mismatch is not None:
+        sums[2:] = float(mismatch), 1.0, float(mismatch) ** 2
+    reduced = optimizer.reduce.total(torch.tensor(sums, dtype=torch.float64))
+    total, tokens, plain, count, squares = reduced.tolist()
+    if not count:
+        return total / tokens if tokens else None
+    mean = plain / count
+    if tokens or abs(squares / count - mean**2) > 1e-12 * squares:
+        raise ValueError(
+            f"mismatch is a plain number that differs between processes (here {mismatch}, {mean} on average): "
+            "pass Mismatch.of(differences), so that each process counts by its tokens; nothing was changed"
+        )
+    return mean

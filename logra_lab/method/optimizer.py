@@ -29,7 +29,7 @@ from .merge import PRECISIONS
 from .sketch import Projections, Sketcher
 from .targets import DEFAULT_TARGETS, Target, find_targets
 from .trust_region import Probe, TrustRegion
-from .values import NonFiniteSketch, Proposal, StaleProposal, StepReport, Update, Verdict
+from .values import Mismatch, NonFiniteSketch, Proposal, StaleProposal, StepReport, Update, Verdict
 from .weights import WeightStore
 
 
@@ -138,12 +138,12 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
             self.updates, result.factors, result.moments, decay, result.norm, result.clip, self._ticket
         )
 
-    def judge(self, proposal: Proposal, probe: Probe, mismatch: float | None = None) -> Verdict:
+    def judge(self, proposal: Proposal, probe: Probe, mismatch: float | Mismatch | None = None) -> Verdict:
         """Predict the KL that the proposal would cause, and scale it to the budget; pure (method.md §3).
 
         Args:
             probe: the positions to judge at.
-            mismatch: m̂, mean log π_rollout − log π_train over tokens of finished responses, if measured.
+            mismatch: m̂ over tokens of finished responses, if measured; a `Mismatch` where processes differ.
 
         Raises:
             StaleProposal: if the optimizer's state has moved on.
@@ -194,7 +194,7 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         *,
         probe: Probe | None = None,
         tokens: float | None = None,
-        mismatch: float | None = None,
+        mismatch: float | Mismatch | None = None,
     ) -> StepReport:
         """Propose, judge (with a trust region) and commit; then the sketches are clear.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -47,6 +48,18 @@ class Proposal:
     def has_signal(self) -> bool:
         """False if every sketch was zero: then a commit changes nothing but the count of such steps."""
         return bool(self.factors)
+
+
+class Mismatch(NamedTuple):
+    """m̂ so that processes can add theirs: log π_rollout − log π_train summed over `tokens` (method.md §3)."""
+
+    total: float
+    tokens: int
+
+    @classmethod
+    def of(cls, difference: Tensor) -> Mismatch:
+        """From the differences [T] at this process's tokens of finished answers, possibly none."""
+        return cls(float(difference.double().sum()), difference.numel())
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,9 @@ def run_to_the_end(
 def _steps(trainer: Trainer, stop: StopRequest, on_step) -> RunResult:
     config = trainer.config
     if trainer.step == 0:
-        trainer.log.append({"step": 0, **trainer.evaluate(config.eval_problems)})
+        untrained = {"step": 0, **trainer.evaluate(config.eval_problems)}
+        if not trainer.log.history:  # a run stopped before its first checkpoint has the line already
+            trainer.log.append(untrained)
     while trainer.step < config.steps:
         metrics = trainer.train_step()
         last = trainer.step == config.steps

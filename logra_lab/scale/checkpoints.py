@@ -4,8 +4,10 @@ A checkpoint is a folder `step-000050` with the shards and `state.json`, as `rl.
 its place by all processes, moved there by one rename, the two newest kept. In it are the weights as the model holds
 them, the lower halves of "split", and the row moments. A is a function of seed and update number and is never stored.
 
-Left out: other arms than LoGRA (`rl.checkpoint` keeps those), native optimizers, asynchronous writing. A damaged file
-is found by its length, not by a digest, which would read 27B weights a second time.
+`state.json` holds length and SHA-256 of each shard, and a digest of itself; all are compared before a load touches the
+model. That reads the shards twice, the processes sharing the files between them.
+
+Left out: other arms than LoGRA (`rl.checkpoint` keeps those), native optimizers, asynchronous writing.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from logra_lab.method import LoGRA
 from logra_lab.method.targets import canonical_name
 from logra_lab.rl import checkpoint as plain
 from logra_lab.rl.checkpoint import CheckpointError
+from logra_lab.scale import manifest
+from logra_lab.scale.safe_reader import SafeReader
 from logra_lab.scale.world import World
 
 SHARDS = "shards"
@@ -51,8 +55,10 @@ def save(
         world.wait()
         with _quiet():
             dcp.save(tensors(model, optimizer), checkpoint_id=str(partial / SHARDS), no_dist=world.size == 1)
+        files = manifest.digests(partial / SHARDS, world)
         if world.first:
-            _finish(folder, partial, final, {"step": step, **state, "logra": small_state(optimizer)})
+            whole = {"step": step, **state, "logra": small_state(optimizer), "files": files}
+            _finish(folder, partial, final, whole)
     except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
         if world.first:
             shutil.rmtree(partial, ignore_errors=True)
@@ -77,7 +83,8 @@ def load(checkpoint: Path, model: nn.Module, optimizer: LoGRA, identity: str, wo
             f"{checkpoint.name} was written by configuration {state['config_hash']}, this run is {identity}; "
             "resume with the same settings, or use another folder"
         )
-    _check_files(checkpoint, state["files"])
+    if damage := manifest.damage(checkpoint / SHARDS, state["files"], world):
+        raise CheckpointError(f"{checkpoint.name} is damaged: {damage}; {plain.remedy(checkpoint)}")
     whole = optimizer.state_dict()
     whole["logra"] = whole["logra"] | state["logra"]["own"]
     whole["param_groups"] = [
@@ -85,23 +92,30 @@ def load(checkpoint: Path, model: nn.Module, optimizer: LoGRA, identity: str, wo
     ]
     try:
         with _quiet():
-            dcp.load(
-                tensors(model, optimizer), checkpoint_id=str(checkpoint / SHARDS), no_dist=world.size == 1
-            )
+            reader = SafeReader(str(checkpoint / SHARDS))
+            dcp.load(tensors(model, optimizer), storage_reader=reader, no_dist=world.size == 1)
     except (RuntimeError, ValueError, OSError, dcp.api.CheckpointException) as error:
-        raise CheckpointError(f"{checkpoint.name} can't be read: {error}; {_remedy(checkpoint)}") from error
+        raise CheckpointError(
+            f"{checkpoint.name} can't be read: {error}; {plain.remedy(checkpoint)}"
+        ) from error
     fresh = optimizer.state_dict()["logra"]  # digests of the weights just loaded
     whole["logra"] |= {"moments": fresh["moments"], "precision": fresh["precision"]}
     optimizer.load_state_dict(whole)
     return state
 
 
+def check_folder(folder: str | Path | None) -> None:
+    """CheckpointError for a checkpoint whose `state.json` is gone: it would be passed over, and its run begun anew."""
+    for checkpoint in sorted(Path(folder).glob(f"{plain.PREFIX}*")) if folder is not None else ():
+        if not (checkpoint / plain.STATE).exists():
+            raise CheckpointError(
+                f"{checkpoint.name} is damaged: {plain.STATE} is missing; {plain.remedy(checkpoint)}"
+            )
+
+
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """The small facts of a checkpoint; CheckpointError if they can't be read or are of another kind."""
-    try:
-        state = plain.read_state(checkpoint)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint.name} can't be read: {error}; {_remedy(checkpoint)}") from error
+    state = plain.read_state(checkpoint)
     if "logra" not in state or "files" not in state:
         raise CheckpointError(
             f"{checkpoint.name} was written by python -m logra_lab.rl, whose files these are not; resume it with that"
@@ -152,8 +166,7 @@ def _as_placed(value: Tensor, weight: Tensor) -> Tensor:
 
 
 def _finish(folder: Path, partial: Path, final: Path, state: dict[str, Any]) -> None:
-    files = {file.name: file.stat().st_size for file in sorted((partial / SHARDS).iterdir())}
-    text = json.dumps(state | {"files": files}, indent=1)
+    text = json.dumps(plain.sealed(state), indent=1)
     (partial / plain.STATE).write_text(text, encoding="utf-8")
     for file in (*(partial / SHARDS).iterdir(), partial / plain.STATE):
         plain._flush(file)
@@ -169,24 +182,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*assuming the intent is to.*single process")
         yield
-
-
-def _check_files(checkpoint: Path, files: dict[str, int]) -> None:
-    for name, size in files.items():
-        file = checkpoint / SHARDS / name
-        found = file.stat().st_size if file.exists() else None
-        if found != size:
-            told = "is missing" if found is None else f"has {found} bytes"
-            raise CheckpointError(
-                f"{checkpoint.name} is damaged: {name} {told}, it was written with {size}; {_remedy(checkpoint)}"
-            )
-
-
-def _remedy(checkpoint: Path) -> str:
-    others = [path.name for path in plain._all(checkpoint.parent) if path != checkpoint]
-    older = (
-        f"move it away and resume from {others[-1]}"
-        if others
-        else "there is no other checkpoint in its folder"
-    )
-    return f"{older}; nothing was written over"

@@ -140,17 +140,6 @@ class EmptyProbe:
         return chunk
 
 
-def joint_mismatch(difference: Tensor, reduce: AllReduce) -> float | None:
-    """m̂ over the finished answers of all ranks, weighted by tokens (method.md §3); None if no rank has any.
-
-    Args:
-        difference: log π_rollout − log π_train [T] of this rank's tokens of finished answers, possibly none.
-    """
-    sums = torch.tensor([float(difference.double().sum()), float(difference.numel())], dtype=torch.float64)
-    total, count = reduce.total(sums).tolist()
-    return total / count if count else None
-
-
 @dataclass(frozen=True)
 class WireBytes:
     """Bytes of the buffers that one rank gives to the reductions of one step.

@@ -21,14 +21,15 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
-from logra_lab.memory import Card, Plan, card_here, shape_of
+from logra_lab.memory import Card, Plan, card_here, shape_of, size
 from logra_lab.method import DEFAULT_TARGETS
 from logra_lab.method.targets import canonical_name, linear_names
 from logra_lab.rl.policy import Policy, load_policy
 from logra_lab.scale.device import DeviceChoice
-from logra_lab.scale.fitting import fitted, room
+from logra_lab.scale.fitting import TooLarge, fitted, room
 from logra_lab.scale.presets import ScaleConfig
 
+CPU_PARAMETERS = 10**9  # above, a CPU is used only where it was asked for
 OTHER_TOWERS = ("vision", "visual", "audio", "image", "multi_modal")
 ELSEWHERE = {  # linear layers of families whose names are not Llama's
     "query_key_value": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
@@ -64,10 +65,12 @@ def load(
 
     Raises:
         CannotLoad: for a hub out of reach, a folder without a model or tokenizer, a missing chat template, quantised
-            weights, no target names. TooLarge: if the card is too small.
+            weights, no target names, a large model without a GPU. TooLarge: if the card is too small.
     """
     name = config.run.model
     found = read_config(name)
+    if config.device == "auto" and choice.device.type == "cpu":
+        check_host(found, name)
     check_chat(read_tokenizer(name), config.chat, name)
     precision = config.options.get("precision") or choice.precision
     precision = precision if config.run.arm.name == "logra" else "fp32"  # dense arms keep what they step on
@@ -119,6 +122,20 @@ def check_chat(tokenizer: Any, chat: bool | None, path: str) -> None:
         raise CannotLoad(
             f"{path!r} has no chat template, but chat=True asks for it; use chat=False (a base model completes the "
             "prompt as it stands), or set tokenizer.chat_template and save the tokenizer beside the model"
+        )
+
+
+def check_host(found: Any, path: str) -> None:
+    """CannotLoad for a model that nobody trains on a CPU by choice: no GPU was found, and no device asked for."""
+    try:
+        parameters = shape_of(found).parameters
+    except ValueError:  # the planner doesn't know the shape; then nobody can say
+        return
+    if parameters > CPU_PARAMETERS:
+        raise CannotLoad(
+            f"no GPU was found, and {path!r} has {parameters / 1e9:.1f} billion parameters "
+            f"({size(4 * parameters)} of weights in fp32), too many for a CPU; check nvidia-smi and "
+            "torch.cuda.is_available(), take the preset 'tiny', or insist with device='cpu'"
         )
 
 
@@ -206,7 +223,7 @@ def _read_weights(path: str, config: ScaleConfig, choice: DeviceChoice, precisio
             "Use attention='sdpa'"
         ) from error
     except torch.OutOfMemoryError as error:
-        raise CannotLoad(
+        raise TooLarge(
             f"the weights of {path!r} alone don't fit on {choice.device}: {_first_line(error)}. Take a smaller model, "
             "end other processes on the card (nvidia-smi), or shard over more GPUs with sharding='fsdp'"
         ) from error

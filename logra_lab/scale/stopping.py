@@ -1,12 +1,31 @@
-"""Ctrl-C and SIGTERM that end all processes of a run after the same step."""
+"""How a run at scale ends early: Ctrl-C and SIGTERM end all processes after one step, a full card with advice."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from logra_lab.rl import checkpoint
+from logra_lab.rl.endings import RunResult, run_to_the_end
 from logra_lab.rl.interrupt import StopRequest
 from logra_lab.scale.world import World
+
+if TYPE_CHECKING:
+    from logra_lab.scale.trainer import ScaleTrainer
+
+
+class HalfUpdated(RuntimeError):
+    """An update was interrupted midway: some weights have moved, others not."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the last update was interrupted midway, so the weights are of no step; go on from the newest "
+            "checkpoint: prepare(…, resume=True)"
+        )
 
 
 class AgreedStop(StopRequest):
@@ -40,3 +59,24 @@ class AgreedStop(StopRequest):
         if self._here:
             raise KeyboardInterrupt
         self._here = True
+
+
+def run(trainer: ScaleTrainer, on_step: Callable[[dict[str, Any]], None] | None) -> RunResult:
+    """All remaining steps of `trainer`, ended together.
+
+    A card that runs out of memory ends a run of one process with the status "out of memory" and advice; of several,
+    the others wait in a collective, so the error goes on to torchrun, which ends them.
+    """
+    try:
+        with AgreedStop(trainer.world) as stop:
+            return run_to_the_end(trainer, stop, on_step)
+    except torch.OutOfMemoryError as error:
+        if trainer.world.size > 1:
+            raise
+        trainer.arm.zero_grad()
+        kept = checkpoint.latest(trainer.folder) if trainer.folder is not None else None
+        message = (
+            f"out of memory in step {trainer.step + 1}: {str(error).splitlines()[0].rstrip('.')}. Lower micro_batch or "
+            "rollouts, or set checkpointing=True or halves='host', and resume; nvidia-smi shows who else is on the card"
+        )
+        return RunResult("out of memory", message, trainer.log.history, kept)

@@ -5,7 +5,7 @@
     logra-train --model 7B --folder runs/7b --resume                  # at this or another number of processes
     torchrun --nproc-per-node 8 -m logra_lab.scale.train --model 7B --sharding fsdp --folder runs/7b
 
-`prepare` and `carry_out` are what the notebook calls; `main` is the command line around them.
+`prepare`, `first_passes` and `carry_out` are for notebooks; `main` is the command line around them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from logra_lab.memory import Card
 from logra_lab.rl.endings import RunResult
+from logra_lab.rl.reading import as_table, read_json
 from logra_lab.rl.tasks import Task
 from logra_lab.scale.command_line import Progress, configuration, make_engine, parser, print_plan
 from logra_lab.scale.data import task_for
@@ -28,7 +29,7 @@ from logra_lab.scale.loading import load
 from logra_lab.scale.presets import ScaleConfig
 from logra_lab.scale.saving import save_pretrained
 from logra_lab.scale.trainer import ScaleTrainer
-from logra_lab.scale.world import World, start_world
+from logra_lab.scale.world import World, check_run, start_world
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def prepare(
     world = world or start_world(choice.device.type)
     if choice.device.type == "cuda" and world.size > 1:
         choice = choose_device("cuda", config.dtype, local_rank=world.local_rank)
+    check_run(config, world, getattr(engine, "name", config.engine))  # before weights are read
     task = task or task_for(config.run.task, **dict(config.run.task_options))
     loaded = load(config, choice, card=card, gpus=world.size, force=force)
     return ScaleTrainer(loaded, task=task, world=world, engine=engine, folder=folder, resume=resume)
@@ -78,7 +80,7 @@ def carry_out(
     on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> Outcome:
     """Pass@k, all remaining steps, Pass@k, and the model saved in Hugging Face's format if the run finished."""
-    before = _first_passes(trainer)
+    before = first_passes(trainer)
     result = trainer.run(on_step)
     if result.status != "finished":
         return Outcome(before, {}, result, None)
@@ -88,16 +90,18 @@ def carry_out(
     return Outcome(before, after, result, saved)
 
 
-def _first_passes(trainer: ScaleTrainer) -> dict[str, float]:
+def first_passes(trainer: ScaleTrainer) -> dict[str, float]:
     """Pass@k of the untrained model, kept beside the checkpoints so that a resumed run still knows it."""
     file = trainer.folder and trainer.folder / "before.json"
     if file and file.exists():
-        return json.loads(file.read_text(encoding="utf-8"))
+        return as_table(read_json(file), file.name)
     if trainer.step:
         return {}
     found = trainer.evaluate_passes()
     if file and trainer.world.first:
-        file.write_text(json.dumps(found), encoding="utf-8")
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(found), encoding="utf-8")
+        partial.replace(file)  # whole or not there, whenever it is interrupted
     return found
 
 

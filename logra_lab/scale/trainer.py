@@ -18,20 +18,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from logra_lab.method import Mismatch
 from logra_lab.rl.baselines import Arm, make_arm
 from logra_lab.rl.batch import Batch, draw_problems, generator_for
 from logra_lab.rl.config import config_hash
-from logra_lab.rl.endings import RunResult, run_to_the_end
+from logra_lab.rl.endings import RunResult
 from logra_lab.rl.losses import per_token
 from logra_lab.rl.metrics import MetricsLog
 from logra_lab.rl.tasks import Problem, Task
 from logra_lab.rl.training import Metrics, Trainer
-from logra_lab.scale import checkpoints
-from logra_lab.scale.distributed import AllReduce, EmptyProbe, ShardedRows, joint_mismatch, reshard
+from logra_lab.scale import checkpoints, stopping
+from logra_lab.scale.distributed import AllReduce, EmptyProbe, ShardedRows, reshard
 from logra_lab.scale.engines import Engine, InProcess, sync_metrics
 from logra_lab.scale.loading import Loaded
 from logra_lab.scale.passes import pass_at, right_answers
-from logra_lab.scale.stopping import AgreedStop
 from logra_lab.scale.world import EvenProbe, World, WrongWorld, check_run, shard_layers
 
 SCALE_METRICS = {
@@ -69,6 +69,7 @@ class ScaleTrainer(Trainer):
         self.sharded = self.scale.sharding == "fsdp" and self.world.size > 1
         check_run(self.scale, self.world, getattr(engine, "name", self.scale.engine))
         self.world.agree("configuration", self.identity)
+        checkpoints.check_folder(folder)
         self.reduce = AllReduce() if self.world.size > 1 else None
         if self.sharded:
             shard_layers(loaded.policy.model, self.world, loaded.choice.device)
@@ -86,7 +87,7 @@ class ScaleTrainer(Trainer):
         if self.arm.name == "logra":
             self.engine.attach(self.arm.optimizer)
         self.sampler = self.engine.sample
-        self._synced = len(self.engine.syncs)
+        self._synced, self._updating = len(self.engine.syncs), False
 
     @property
     def identity(self) -> str:
@@ -96,9 +97,15 @@ class ScaleTrainer(Trainer):
         return config_hash(run)
 
     def train_step(self) -> Metrics:
-        """One step, all processes together; adds `SCALE_METRICS` to the loop's own."""
+        """One step, all processes together; adds `SCALE_METRICS` to the loop's own.
+
+        HalfUpdated after an interrupt in the middle of an update.
+        """
+        if self._updating:
+            raise stopping.HalfUpdated
         with self.compute():
             metrics = super().train_step()
+        self._updating = False
         syncs = self.engine.syncs[self._synced :]
         self._synced = len(self.engine.syncs)
         own = torch.tensor(
@@ -129,10 +136,9 @@ class ScaleTrainer(Trainer):
             "problems": len(chosen)
         }
 
-    def run(self, on_step=None) -> RunResult:
-        """All remaining steps; an interrupt in any process ends all after the same step."""
-        with AgreedStop(self.world) as stop:
-            return run_to_the_end(self, stop, on_step)
+    def run(self, on_step: Callable[[dict], None] | None = None) -> RunResult:
+        """All remaining steps; an interrupt in any process ends all after the same step. See `stopping.run`."""
+        return stopping.run(self, on_step)
 
     def save(self) -> Path | None:
         """Write a checkpoint that any number of processes can resume from (None without a folder)."""
@@ -202,15 +208,16 @@ class ScaleTrainer(Trainer):
             share = batch.tokens / float(self.world.gather(torch.tensor([float(batch.tokens)])).sum())
         return weights * share
 
-    def _mismatch(self, batch: Batch, log_probs: Tensor) -> float | None:
+    def _mismatch(self, batch: Batch, log_probs: Tensor) -> float | Mismatch | None:
         if self.reduce is None:
             return super()._mismatch(batch, log_probs)
         ended = per_token(batch.rollout.finished, batch.rollout.generated_mask)  # [T]
-        return joint_mismatch((batch.rollout.log_probs - log_probs)[ended], self.reduce)
+        return Mismatch.of((batch.rollout.log_probs - log_probs)[ended])
 
     def _update(self, batch: Batch, log_probs: Tensor):
         if self.sharded:
             reshard(self.policy.model)
+        self._updating = True  # until the step is counted; an interrupt leaves it so
         return super()._update(batch, log_probs)
 
     def _probe(self, batch: Batch):

@@ -181,6 +181,11 @@ _REASONS: tuple[tuple[Callable[[nn.Module, Any], bool], str], ...] = (
         "args.torch_compile: the trainer compiles without the hooks that fill the sketches; leave it off",
     ),
     (
+        lambda model, args: (getattr(args, "n_gpu", 1) or 1) > 1,
+        "args.n_gpu: several GPUs in one process are nn.DataParallel, whose copies of the model fill no sketch; start "
+        "with torchrun, or show one GPU only (CUDA_VISIBLE_DEVICES=0)",
+    ),
+    (
         lambda model, args: getattr(args, "auto_find_batch_size", False),
         "args.auto_find_batch_size: after an out-of-memory it runs a batch whose sketches are filled; fix the size",
     ),

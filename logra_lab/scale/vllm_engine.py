@@ -23,12 +23,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from logra_lab.method import LoGRA
 from logra_lab.method.values import Update
 from logra_lab.rl.generation import Sampled, Sampling
 from logra_lab.scale.rollouts import Sync
+from logra_lab.scale.world import refuse_several
 
 
 class Answer(NamedTuple):
@@ -67,7 +69,16 @@ class VLLM:
         self._optimizer, self._stale = optimizer, True
         optimizer.on_commit.append(self._note)
 
-    def sample(self, model, input_ids, attention_mask, sampling, stop_ids, pad, generator) -> Sampled:
+    def sample(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        pad: int,
+        generator: torch.Generator,
+    ) -> Sampled:
         """As `Engine.sample`, by vLLM. RuntimeError before `attach`."""
         if self._optimizer is None:
             raise RuntimeError("vLLM follows no optimizer yet; call attach(optimizer) first")
@@ -126,7 +137,12 @@ def padded(answers: Sequence[Answer], pad: int, device: torch.device) -> Sampled
 
 
 def colocated(model: nn.Module, path: str, *, memory: float = 0.35, **options: Any) -> VLLM:
-    """vLLM in this process on the trainer's card, with a copy of the weights; `memory` is its share of the card."""
+    """vLLM in this process on the trainer's card, with a copy of the weights; `memory` is its share of the card.
+
+    Raises:
+        WrongWorld: in one of several trainer processes. ImportError: without vLLM.
+    """
+    refuse_several(_processes())
     vllm, config, transfer = _import("vllm", "vllm.config", "vllm.distributed.weight_transfer")
     ipc = _import("vllm.distributed.weight_transfer.ipc_engine")[0]
     llm = vllm.LLM(
@@ -152,8 +168,12 @@ def server(
 ) -> VLLM:
     """A vLLM server at `url`; weights travel by NCCL from `address` (this machine, as the server reaches it).
 
-    `servers` counts the server's GPUs. Only one trainer process may send: use it with one process, or on rank 0.
+    `servers` counts the server's GPUs.
+
+    Raises:
+        WrongWorld: in one of several trainer processes, of which only one could send. ImportError: without vLLM.
     """
+    refuse_several(_processes())
     transfer = _import("vllm.distributed.weight_transfer")[0]
     nccl = _import("vllm.distributed.weight_transfer.nccl_engine")[0]
     sender = transfer.WeightTransferTrainerFactory.trainer_init(
@@ -205,6 +225,10 @@ class _Local:
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self.llm.finish_weight_update()
         self.llm.reset_prefix_cache()
+
+
+def _processes() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def _answer(output: Any) -> Answer:

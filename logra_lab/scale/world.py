@@ -130,6 +130,8 @@ def check_run(config: ScaleConfig, world: World, engine: str) -> None:
         raise WrongWorld(
             f"engine={engine!r} follows LoGRA's commits; the arm {run.arm.name!r} needs 'transformers'"
         )
+    if engine == "vllm":
+        refuse_several(world.size)
     if sharded and (run.measure_kl or run.reference_kl):
         raise WrongWorld(
             "sharding='fsdp' can't measure the KL around a step, nor hold a reference; use 'replicated'"
@@ -137,6 +139,15 @@ def check_run(config: ScaleConfig, world: World, engine: str) -> None:
     if sharded and engine != "transformers":
         raise WrongWorld(
             f"engine={engine!r} follows whole weights; use sharding='replicated' or engine='transformers'"
+        )
+
+
+def refuse_several(size: int) -> None:
+    """WrongWorld for vLLM beside several trainer processes: only one may send it weights, and the others would wait."""
+    if size > 1:
+        raise WrongWorld(
+            f"engine='vllm' takes weights from one trainer process, and here are {size}; start one process, "
+            "or use engine='worker' with a worker for each, or engine='transformers'"
         )
 
 

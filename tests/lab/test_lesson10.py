@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
 
-from logra_lab.lab import lesson10, lesson10_live
+from logra_lab.lab import lesson10, lesson10_live, lesson10_trainers
 from logra_lab.lab.lesson10_live import LivePlot, dashboard, summary
 from logra_lab.rl.interrupt import StopRequest
 from logra_lab.scale.fitting import TooLarge
@@ -74,6 +75,10 @@ def test_the_dashboard_draws_what_was_measured_and_nothing_else():
 
 def test_speed_and_time_left_are_told_where_time_is_known():
     assert "120 tokens/s, 0:20 left" in summary(history(3), 5, elapsed=30.0)
+    assert "0:20 left" in summary(
+        history(3), 5, elapsed=10.0, since=2
+    )  # resumed after step 2: one step, ten seconds
+    assert "left" not in summary(history(3), 5, elapsed=10.0, since=3)
 
 
 class FakeTrainer:
@@ -81,6 +86,7 @@ class FakeTrainer:
 
     def __init__(self):
         self.config = preset("tiny", steps=5).run
+        self.step = 0
         self.log = type("Log", (), {"history": history(2)})()
         self.arm = type("Arm", (), {"memory": staticmethod(lambda: {"weights": 2**20})})()
 
@@ -103,13 +109,29 @@ def test_the_live_plot_redraws_and_presses_stop_where_told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("tried to allocate 20 GiB"), TooLarge("does not fit by 3 GiB")]
+    "error",
+    [
+        torch.OutOfMemoryError("tried to allocate 20 GiB"),
+        TooLarge("does not fit by 3 GiB"),
+        MemoryError("no more"),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 byte"
+        ),
+    ],
 )
 def test_a_dense_run_that_runs_out_of_memory_is_a_result(error):
     def make():
         raise error
 
     assert lesson10.dense_steps(make).startswith("dense AdamW: out of memory (" + str(error))
+
+
+def test_another_error_of_a_dense_run_is_an_error():
+    def make():
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        lesson10.dense_steps(make)
 
 
 def test_27b_on_one_card_is_predicted_and_derived_and_marked_so():
@@ -125,15 +147,78 @@ def test_the_ledger_of_the_twin_confirms_the_plan():
 
 def test_without_recorded_runs_it_says_so_and_with_one_it_shows_it(tmp_path, monkeypatch):
     monkeypatch.setattr(lesson10, "RUNS", tmp_path)
-    assert lesson10.recorded().endswith("not yet measured on a GPU.")
+    assert lesson10.recorded().count("not yet measured on a GPU.") == 2
     record = {"summary": "Pass@1 up", "device": "Card X", "command": "logra-train"}
     (tmp_path / "full-scale-7b.json").write_text(json.dumps(record), encoding="utf-8")
-    assert lesson10.recorded() == "full-scale-7b: Pass@1 up (Card X, logra-train)"
+    assert lesson10.recorded().splitlines()[0] == "measured, full-scale-7b: Pass@1 up (Card X, logra-train)"
 
 
-def test_without_trl_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "logra-lab[scale]" in lesson10.try_grpo(lambda *_: pytest.fail("was run"))
+def test_a_gpu_check_is_shown_as_measured_and_one_of_a_cpu_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(lesson10, "RUNS", tmp_path)
+    step = {"planned_gib": 10.0, "peak_gib": 9.5, "seconds": 1.0, "tokens_per_s": 1000.0}
+    check = {
+        "machine": {"device": "Card X", "memory_gib": 80.0},
+        "sections": {
+            "sketch": {"error": 0.0},
+            "step_7B": {
+                "logra": step,
+                "adamw": {"skipped": "the plan needs 100 GiB"},
+                "section_seconds": 3.0,
+            },
+            "step_27B": step | {"hours_per_100_updates": 12.5, "section_seconds": 5.0},
+        },
+    }
+    (tmp_path / "gpu-check.json").write_text(json.dumps(check), encoding="utf-8")
+    told = lesson10.recorded()
+    assert "measured with random weights on Card X" in told
+    assert "step_7B logra: peak 9.5 GiB (planned 10.0), 1000 tokens/s in training" in told
+    assert "step_27B: peak" in told and told.endswith("12.5 hours per 100 updates") and "adamw" not in told
+    check["machine"]["memory_gib"] = None
+    (tmp_path / "gpu-check.json").write_text(json.dumps(check), encoding="utf-8")
+    assert lesson10.recorded().endswith("tests/gpu/check.py): not yet measured on a GPU.")
+
+
+def test_without_the_extra_it_is_named(monkeypatch):
+    monkeypatch.setattr(lesson10_trainers, "find_spec", lambda name: None)
+    for attempt in (lesson10_trainers.try_grpo, lesson10_trainers.try_trainer):
+        assert "logra-lab[scale]" in attempt(lambda *_: pytest.fail("was run"))
+
+
+def shown_functions(repository) -> dict[str, str]:
+    """The functions that the notebook shows, by name, without blank lines."""
+    text = (repository / "notebooks" / "sources" / "10_full_scale.py").read_text(encoding="utf-8")
+    found = re.findall(r"^def (\w+)\(.*\n(?:(?: .*)?\n)*", text, flags=re.MULTILINE)
+    bodies = re.finditer(r"^def \w+\(.*\n(?:(?: .*)?\n)*", text, flags=re.MULTILINE)
+    return {
+        name: "\n".join(line for line in body[0].splitlines() if line.strip())
+        for name, body in zip(found, bodies, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", ["trainer_with_logra", "grpo_with_logra"])
+def test_logra_enters_another_trainer_in_ten_lines_of_the_notebook(repository, name):
+    pytest.importorskip("trl", reason="TRL is missing: pip install 'logra-lab[scale]'")
+    source = shown_functions(repository)[name]
+    assert len(source.splitlines()) <= 10
+    space = {"lesson10_trainers": lesson10_trainers}
+    exec(source, space)
+    attempt = lesson10_trainers.try_trainer if name.startswith("trainer") else lesson10_trainers.try_grpo
+    told = attempt(space[name])
+    assert re.match(r"[123] updates in (GRPO)?Trainer; 0 of 14 targets hold a gradient", told), told
+
+
+def test_each_reason_to_refuse_is_listed():
+    told = lesson10_trainers.refusals()
+    for name in (
+        "args.deepspeed",
+        "CPU offload",
+        "args.fsdp",
+        "quantised",
+        "peft",
+        "args.fp16",
+        "args.n_gpu",
+    ):
+        assert f"- {name}" in told or f"- a {name}" in told
 
 
 def test_the_twin_gets_a_fresh_folder_and_a_real_run_a_lasting_one():

@@ -15,13 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from logra_lab.method import LoGRA, TrustRegion
-from logra_lab.scale.distributed import (
-    AllReduce,
-    EmptyProbe,
-    joint_mismatch,
-    wire_bytes,
-)
+from logra_lab.method import LoGRA, Mismatch, TrustRegion
+from logra_lab.scale.distributed import AllReduce, EmptyProbe, wire_bytes
 from tests.method.worlds import llama, stack, tokens
 from tests.scale import sharded_ranks
 
@@ -96,13 +91,35 @@ def differences(share: list[slice], step: int) -> Tensor:
 
 
 def paper_with_trust_region(rank: int) -> dict:
-    reduce = AllReduce()
     return train(
-        SHARE[rank],
-        reduce,
-        mismatch=lambda share, step: joint_mismatch(differences(share, step), reduce),
+        SHARE[rank], AllReduce(), mismatch=lambda share, step: Mismatch.of(differences(share, step)), **REGION
+    )
+
+
+def mismatch_of_one_rank_only(rank: int) -> dict:
+    return train(
+        LONELY[rank],
+        AllReduce(),
+        mismatch=lambda share, step: Mismatch.of(differences(share, step)),
         **REGION,
     )
+
+
+def plain_mismatches(rank: int) -> dict:
+    """A number that all ranks agree on is taken; numbers that differ are refused, and nothing moves."""
+    agreed = train(SHARE[rank], AllReduce(), mismatch=lambda share, step: 3e-4, **REGION)
+    model = llama().double()
+    optimizer = LoGRA(model, rank=5, reduce=AllReduce(), **REGION)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ids = torch.cat([tokens(rows=10)[rows] for rows in SHARE[rank]])
+    loss_of(model, ids).backward()
+    try:
+        optimizer.step(probe=Probe(ids), tokens=9, mismatch=1e-4 * (rank + 1))
+        message = "taken"
+    except ValueError as error:
+        message = str(error)
+    kept = all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    return {"agreed": [report["mismatch"] for report in agreed["reports"]], "message": message, "kept": kept}
 
 
 def clipped_with_decay(rank: int) -> dict:
@@ -207,7 +224,8 @@ def dense_bytes() -> int:
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        paper_with_trust_region, clipped_with_decay, verified, mean_of_equal_shares, empty_rank, no_signal_anywhere,
+        paper_with_trust_region, mismatch_of_one_rank_only, plain_mismatches, clipped_with_decay, verified,
+        mean_of_equal_shares, empty_rank, no_signal_anywhere,
         ddp_with_one_trainable_parameter, nan_on_one_rank, counted_on_the_wire, *sharded_ranks.SCENARIOS,
     )
 }  # fmt: skip

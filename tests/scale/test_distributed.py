@@ -56,6 +56,24 @@ def test_unequal_micro_batches_with_trust_region_and_mismatch_equal_one_process(
     assert all(report["scale"] != 1 and report["mismatch"] > 0 for report in reference["reports"])
 
 
+def test_the_mismatch_counts_by_tokens_and_a_rank_without_any_takes_part(both):
+    reference = alone(
+        mismatch=lambda share, step: float(ranks.differences(share, step).mean()), **ranks.REGION
+    )
+    assert_same_reports(both["mismatch_of_one_rank_only"], reference)
+    own = [float(torch.cat([ranks.differences(ranks.SHARE[rank], 0)]).mean()) for rank in range(ranks.WORLD)]
+    per_rank = 0.3 * sum(own) / len(own)  # what a mean of means would have charged
+    charged = both["paper_with_trust_region"][0]["reports"][0]["mismatch"]
+    assert charged == pytest.approx(reference["reports"][0]["mismatch"]) != pytest.approx(per_rank, rel=0.05)
+
+
+def test_a_plain_mismatch_must_be_the_same_on_all_ranks(both):
+    for result in both["plain_mismatches"]:
+        assert result["agreed"][0] == pytest.approx(0.3 * 3e-4)
+        assert "differs between processes" in result["message"] and "Mismatch.of" in result["message"]
+        assert result["kept"]
+
+
 def test_clipping_and_decay_equal_one_process(both):
     reference = alone(**ranks.CLIPPED)
     assert_equal_to_one_process(both["clipped_with_decay"], reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 
@@ -9,13 +10,13 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from logra_lab.memory import Card, card_of, shape_of
+from logra_lab.memory import CARDS, Card, card_of, plan, shape_of
 from logra_lab.scale import device as devices
 from logra_lab.scale import loading
 from logra_lab.scale.device import choose_device
 from logra_lab.scale.fitting import TooLarge, dense_verdict, fitted
 from logra_lab.scale.loading import CannotLoad, check_targets, load
-from logra_lab.scale.presets import ScaleConfig, preset, preset_for
+from logra_lab.scale.presets import HUB, ScaleConfig, preset, preset_for
 from tests.rl.models import llama
 
 GIB = 2**30
@@ -33,7 +34,22 @@ def copy(tiny_math, tmp_path):
 
 def test_the_preset_follows_the_card():
     names = [preset_for(Card("x", "x", gib * GIB)).name for gib in (8, 24, 79, 140)]
-    assert names == ["1.5B", "1.5B", "7B", "7B"]
+    assert names == ["1.5B", "1.5B", "7B", "27B"]
+    for card in CARDS.values():  # the one that is chosen fits
+        chosen = preset_for(card)
+        assert fitted(chosen, shape_of(chosen.name), card)[1].fits(card)
+
+
+@pytest.mark.parametrize(("name", "billions"), [("1.5B", 1.54), ("7B", 7.62), ("27B", 27.0)])
+def test_each_preset_is_a_named_model_whose_shape_is_counted(name, billions):
+    shape = shape_of(name)
+    assert preset(name).run.model == HUB[name] and HUB[name].count("/") == 1
+    assert HUB[name].split("/")[1].lower().startswith(shape.name.lower())
+    assert shape.parameters / 1e9 == pytest.approx(billions, rel=5e-3)
+    for halves, lower in (("device", 2), ("host", 0)):  # bf16, and two bytes more for each target's lower half
+        made = plan(shape, preset(name, precision="split", halves=halves).memory("bf16"))
+        expected = 2 * shape.parameters + lower * shape.target_parameters
+        assert made.peak["weights"] == pytest.approx(expected, rel=2e-3)
 
 
 def test_without_a_card_the_twin_is_chosen(monkeypatch):
@@ -199,6 +215,41 @@ def test_quantised_weights_are_refused(copy):
     (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(CannotLoad, match="quantised weights"):
         load(preset(str(copy)), choose_device("cpu"))
+
+
+def test_a_full_card_while_weights_are_read_is_too_large(tiny_math, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+    monkeypatch.setattr(loading, "load_policy", full)
+    with pytest.raises(
+        TooLarge, match="the weights of .* alone don't fit on cpu.*smaller model.*sharding='fsdp'"
+    ):
+        load(preset("tiny", model=str(tiny_math)), choose_device("cpu"))
+
+
+def test_missing_flash_attention_is_told_with_the_remedy(tiny_math):
+    if importlib.util.find_spec("flash_attn") is not None:
+        pytest.skip("flash-attention is installed here, so nothing is missing.")
+    for attention in ("flash_attention_2", "flash_attention_3"):
+        config = preset("tiny", model=str(tiny_math), attention=attention)
+        with pytest.raises(
+            CannotLoad, match=f"attention='{attention}' needs a package that is missing.*Use attention='sdpa'"
+        ):
+            load(config, choose_device("cpu"))
+
+
+def test_a_large_model_without_a_gpu_is_refused_unless_the_cpu_is_asked_for(copy, monkeypatch):
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    (copy / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 40_000}), encoding="utf-8")
+    monkeypatch.setattr(loading, "load_policy", lambda *_, **__: pytest.fail("weights were read"))
+    with pytest.raises(
+        CannotLoad,
+        match="no GPU was found.*billion parameters .* GiB .*nvidia-smi.*preset 'tiny'.*device='cpu'",
+    ):
+        load(preset(str(copy)), choose_device("cpu"))
+    with pytest.raises(pytest.fail.Exception, match="weights were read"):
+        load(preset(str(copy), device="cpu", precision="fp32"), choose_device("cpu"))
 
 
 def test_bf16_weights_need_bf16_compute(tiny_math):

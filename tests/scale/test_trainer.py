@@ -141,6 +141,9 @@ def test_runs_that_do_not_fit_their_processes_are_refused_in_both(both):
         assert "prompts=15 can't be shared equally by 2 processes; use prompts=16" in refused["prompts"]
         assert "the processes differ in configuration (rank 0: " in refused["configurations"]
         assert "can't measure the KL" in refused["measured KL"]
+        for engine in ("vllm", "server", "colocated"):
+            assert "takes weights from one trainer process, and here are 2; start one" in refused[engine]
+            assert "engine='worker' with a worker for each" in refused[engine]
 
 
 def test_a_folder_with_a_run_is_not_written_over(folder, model):
@@ -167,20 +170,63 @@ def test_how_a_run_is_cut_over_cards_may_change_on_resume(copy, model):
     )
 
 
-@pytest.mark.parametrize("damage", ["short", "missing", "state"])
-def test_a_damaged_checkpoint_is_found_before_anything_changes(copy, model, damage):
-    checkpoint = next(copy.glob("step-*"))
-    shard = next((checkpoint / "shards").glob("*.distcp"))
-    if damage == "short":
-        shard.write_bytes(shard.read_bytes()[:-100])
-    elif damage == "missing":
-        shard.unlink()
-    else:
-        (checkpoint / "state.json").write_text('{"step": 2, "conf', encoding="utf-8")
-    with pytest.raises(
-        CheckpointError, match="is damaged|can't be read.*no other checkpoint.*nothing was written over"
-    ):
+def flipped(file) -> None:
+    """One bit in the middle of a file."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def emptied(file) -> None:
+    """A block of zeros at the end, as a crash may leave it; the length stays."""
+    data = file.read_bytes()
+    file.write_bytes(data[:-512] + bytes(512))
+
+
+DAMAGE = {
+    "short": (
+        "*.distcp",
+        lambda file: file.write_bytes(file.read_bytes()[:-100]),
+        "NAME has .* bytes, it was written",
+    ),
+    "missing": ("*.distcp", lambda file: file.unlink(), "NAME is missing, it was written with"),
+    "flipped": ("*.distcp", flipped, "NAME is not as it was written .its SHA-256 differs"),
+    "emptied": ("*.distcp", emptied, "NAME is not as it was written .its SHA-256 differs"),
+    "index": (".metadata", flipped, "NAME is not as it was written .its SHA-256 differs"),
+    "state": ("../state.json", lambda file: file.write_text('{"step": 2, "conf'), "NAME.* is not JSON"),
+    "number": (
+        "../state.json",
+        lambda file: file.write_text(file.read_text().replace('"step": 2', '"step": 3')),
+        "is damaged: NAME has the digest",
+    ),
+    "headless": ("../state.json", lambda file: file.unlink(), "is damaged: NAME is missing"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_found_by_file_and_nothing_is_written_over(copy, model, damage):
+    where, harm, words = DAMAGE[damage]
+    file = next(next(copy.glob("step-*")).glob(f"shards/{where}")).resolve()
+    harm(file)
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    told = words.replace("NAME", file.name.replace(".", "[.]"))
+    with pytest.raises(CheckpointError, match=f"{told}.*no other checkpoint.*nothing was written over"):
         ranks.trainer(model, World(), copy, True, **ranks.SPLIT)
+    assert before == {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+
+
+def test_the_remedy_names_the_checkpoint_before(model, tmp_path):
+    made = ranks.trainer(model, World(), tmp_path / "run", **ranks.SPLIT)
+    for _ in range(2):
+        ranks.steps(made, 1)
+        made.save()
+    flipped(next((tmp_path / "run" / "step-000002" / "shards").glob("*.distcp")))
+    with pytest.raises(
+        CheckpointError, match="step-000002 is damaged.*move it away and resume from step-000001"
+    ):
+        ranks.trainer(model, World(), tmp_path / "run", True, **ranks.SPLIT)
+    shutil.move(tmp_path / "run" / "step-000002", tmp_path / "away")
+    assert ranks.trainer(model, World(), tmp_path / "run", True, **ranks.SPLIT).step == 1
 
 
 def test_a_saved_model_is_not_written_over(model, tmp_path):

@@ -145,6 +145,17 @@ def test_trainer_resumes_from_its_checkpoint(repository, tokenizer, tmp_path):
 
 def test_grpo_trainer_takes_steps_and_brakes(repository, tmp_path):
     trl = pytest.importorskip("trl", reason="TRL is missing: pip install 'logra-lab[scale]'")
+    trainer, optimizer = grpo(trl, repository, tmp_path, max_steps=3)
+    watch = Watch(optimizer)
+    trainer.train()
+    assert watch.grads == [] and optimizer.updates + optimizer.no_signal_steps == 3 and optimizer.updates
+    judged = [(kl, budget, scale) for kl, budget, scale in watch.kl if kl]
+    assert judged and all(scale <= 1 and kl * scale**2 <= budget * 1.001 for kl, budget, scale in judged)
+    assert (tmp_path / "checkpoint-2" / "optimizer.pt").exists()
+
+
+def grpo(trl, repository, output, **changes):
+    """TRL's trainer on tiny-math with LoGRA and the KL brake, and the optimizer."""
     from datasets import Dataset as Table
 
     folder = repository / "data" / "tiny-math"
@@ -155,22 +166,38 @@ def test_grpo_trainer_takes_steps_and_brakes(repository, tmp_path):
     def right(completions, gold, **_):
         return [exact_integer(text, answer) for text, answer in zip(completions, gold, strict=True)]
 
-    args = trl.GRPOConfig(
-        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=16, num_generations=8, seed=2,
+    settings = dict(
+        output_dir=str(output), max_steps=5, per_device_train_batch_size=16, num_generations=8, seed=2,
         learning_rate=1e-4, bf16=False, use_cpu=True, report_to=[], disable_tqdm=True, save_steps=2, logging_steps=1,
         max_completion_length=5,
     )  # fmt: skip
+    args = trl.GRPOConfig(**settings | changes)
     optimizer = logra_for(model, args, rank=8, trust_region=TrustRegion(budget=1e-4, final_budget=1e-4))
-    watch = Watch(optimizer)
     trainer = trl.GRPOTrainer(
         model=model, args=args, reward_funcs=right, train_dataset=table, processing_class=tokenizer,
         optimizers=(optimizer, None),
     )  # fmt: skip
-    trainer.train()
-    assert watch.grads == [] and optimizer.updates + optimizer.no_signal_steps == 3 and optimizer.updates
-    judged = [(kl, budget, scale) for kl, budget, scale in watch.kl if kl]
-    assert judged and all(scale <= 1 and kl * scale**2 <= budget * 1.001 for kl, budget, scale in judged)
-    assert (tmp_path / "checkpoint-2" / "optimizer.pt").exists()
+    return trainer, optimizer
+
+
+def test_grpo_trainer_resumes_as_if_it_had_never_stopped(repository, tmp_path):
+    trl = pytest.importorskip("trl", reason="TRL is missing: pip install 'logra-lab[scale]'")
+    whole, first = grpo(trl, repository, tmp_path / "run")
+    whole.train()
+    again, second = grpo(trl, repository, tmp_path / "run")
+    torch.manual_seed(99)  # the checkpoint brings its own random state
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    assert first.updates + first.no_signal_steps == second.updates + second.no_signal_steps == 5
+    assert first.updates > 3 and first.updates == second.updates
+    kept = ("loss", "reward", "completions/mean_length", "learning_rate")
+    lines = [
+        [{name: line[name] for name in kept} for line in trainer.state.log_history if "reward" in line]
+        for trainer in (whole, again)
+    ]
+    assert len(lines[0]) == 5 and lines[1][2:] == lines[0][2:]
+    for name, moment in first.moments.items():
+        assert torch.equal(second.moments[name], moment), name
+        assert torch.equal(second.weight(name), first.weight(name)), name
 
 
 def test_the_last_inputs_mark_labels_completions_or_everything():
@@ -224,6 +251,7 @@ def offloaded():
         (llama, {"fp16": True}, "args.fp16: it scales the loss.*bf16=True"),
         (llama, {"torch_compile": True}, "args.torch_compile"),
         (llama, {"auto_find_batch_size": True}, "args.auto_find_batch_size"),
+        (llama, {"n_gpu": 2}, "args.n_gpu: .*nn.DataParallel.*torchrun"),
         (quantised, {}, "quantised weights .*bf16 and use precision='split'"),
         (adapted, {}, "peft adapter.*merge_and_unload"),
         (offloaded, {}, "CPU offload.*halves='host'"),

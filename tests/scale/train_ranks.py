@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from logra_lab.rl.generation import Sampled, sample_tokens
 from logra_lab.rl.tasks import sums
+from logra_lab.scale import vllm_engine
 from logra_lab.scale.device import choose_device
 from logra_lab.scale.engines import joined
 from logra_lab.scale.loading import load
@@ -123,7 +124,7 @@ def scenarios(world: World, folder: Path, model: str) -> dict:
 def stopped(world: World, folder: Path, model: str) -> dict:
     """Only the second process is asked to stop, after its first step."""
     made = trainer(model, world, folder / "stopped", eval_problems=4)
-    import logra_lab.scale.trainer as module
+    import logra_lab.scale.stopping as module
 
     stop = module.AgreedStop(world)
     module.AgreedStop, original = (lambda _: stop), module.AgreedStop
@@ -142,6 +143,7 @@ def stopped(world: World, folder: Path, model: str) -> dict:
 def refusals(world: World, model: str) -> dict[str, str]:
     wrong = {
         "prompts": lambda: trainer(model, world, prompts=15),
+        "vllm": lambda: trainer(model, world, engine="vllm"),
         "configurations": lambda: trainer(model, world, rank=4 + world.rank),
         "measured KL": lambda: trainer(model, world, measure_kl=True, **FSDP),
     }
@@ -149,6 +151,11 @@ def refusals(world: World, model: str) -> dict[str, str]:
     for name, attempt in wrong.items():
         try:
             attempt()
+        except WrongWorld as error:
+            found[name] = str(error)
+    for name, engine in (("server", vllm_engine.server), ("colocated", vllm_engine.colocated)):
+        try:
+            engine(None, "here", **({"address": "here"} if name == "server" else {}))
         except WrongWorld as error:
             found[name] = str(error)
     return found
