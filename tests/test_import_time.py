@@ -15,7 +15,7 @@ import torch
 start, before = time.perf_counter(), set(sys.modules)
 import {name}
 seconds = time.perf_counter() - start
-names = ("transformers", "matplotlib", "IPython", "ipywidgets", "triton", "peft", "trl")
+names = ("transformers", "matplotlib", "IPython", "ipywidgets", "peft", "trl")
 heavy = [m for m in names if m in set(sys.modules) - before]
 print(json.dumps([seconds, heavy]))
 """

@@ -101,11 +101,13 @@ def test(rest: List[str], slow: bool) -> int:
 
 
 def lint(rest: List[str]) -> int:
-    """Check style and formatting with ruff, and the notebooks against their sources."""
+    """Check style and formatting, spelling, types of the public API, and the notebooks against their sources."""
     steps = [
         ["-m", "ruff", "check", ".", "--output-format=concise"],
         ["-m", "ruff", "format", "--check", ".", "--output-format=concise"],
     ]
+    steps.append(["-m", "codespell_lib"])
+    steps.append(["-m", "mypy"])
     steps.append(["-m", "tools.build_notebooks", "--check"])
     return max([run([python()] + step) for step in steps])
 

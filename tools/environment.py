@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from tools import advice
 
@@ -144,12 +144,16 @@ def install() -> None:
 def pip(arguments: List[str], quiet: bool = False) -> None:
     """Run pip, show its lines and keep them in build/install.log; raises Stop with what to do."""
     command = [python(), "-m", "pip", "--disable-pip-version-check"] + arguments
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "universal_newlines": True}
+    pipes: Dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "universal_newlines": True,
+    }
     LOG.parent.mkdir(exist_ok=True)
     lines = []
     with LOG.open("a", encoding="utf-8") as log:
         process = subprocess.Popen(command, cwd=str(ROOT), **pipes)
-        for line in process.stdout:
+        for line in process.stdout or ():
             lines.append(line)
             log.write(line)
             if not quiet and not line.startswith("Requirement already"):

@@ -89,6 +89,7 @@ def _is_count(value: object) -> bool:
 
 
 def refuse_other_terms(mine: Terms, theirs: Terms) -> None:
+    """PacketError, with the differences, unless sender and receiver follow the same terms."""
     found = mine.differences(theirs)
     if found:
         raise PacketError(

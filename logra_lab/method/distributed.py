@@ -38,13 +38,17 @@ class OneProcess:
     """Both seams for a single process: nothing to sum, every row is here."""
 
     def sketch(self, flat: Tensor) -> None:
+        """Nothing to add."""
         return None
 
     def total(self, values: Tensor) -> Tensor:
+        """The values themselves."""
         return values
 
     def local(self, weight: Tensor) -> tuple[Tensor, int]:
+        """The whole weight, which begins at row 0."""
         return weight.data, 0
 
     def gather(self, part: Tensor, weight: Tensor) -> Tensor:
+        """The part, which is the whole."""
         return part

@@ -3,8 +3,8 @@
 A checkpoint is a folder `step-000050` with the model's weights (safetensors), the arm's state (`arm.pt`, read with
 `weights_only=True`) and `state.json`. It is written beside its place, flushed to disk, and moved there by one rename:
 either it is whole or it isn't there. `state.json` holds the SHA-256 of the other files and of itself, so that a
-damaged one is refused before anything is changed. The two newest are kept. Random numbers need no saving, since every draw comes
-from a generator made from (seed, step, purpose); torch's global state is kept for other people's packages.
+damaged one is refused before anything is changed. The two newest are kept. Random numbers need no saving, since every
+draw comes from a generator made from (seed, step, purpose); torch's global state is kept for other people's packages.
 
 Left out: sharded models (`torch.distributed.checkpoint` serves those) and asynchronous writing.
 """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 
 from logra_lab.rl.batch import draw_problems, score_answers
-from logra_lab.rl.generation import Sampling, sample_tokens
+from logra_lab.rl.generation import Sampled, Sampling, sample_tokens
 from logra_lab.rl.policy import Policy, rollout
 from logra_lab.rl.tasks import Problem, Task
 
@@ -23,7 +24,7 @@ def evaluate(
     *,
     greedy: bool = True,
     sequences: int = SEQUENCES,
-    sampler=sample_tokens,
+    sampler: Callable[..., Sampled] = sample_tokens,
 ) -> dict[str, float]:
     """`accuracy` (sampled) and `greedy` on `problems` held-out problems, or on all of them."""
     chosen = task.held_out
@@ -43,7 +44,7 @@ def accuracy(
     sampling: Sampling,
     generator: torch.Generator,
     sequences: int = SEQUENCES,
-    sampler=sample_tokens,
+    sampler: Callable[..., Sampled] = sample_tokens,
 ) -> float:
     """The share of `problems` answered right, one answer each."""
     right = 0.0

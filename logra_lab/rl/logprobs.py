@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -111,7 +112,7 @@ def head_is_frozen(model: CausalLM) -> bool:
 
 def plain_score_tokens(
     hidden: Tensor, targets: Tensor, model: CausalLM, temperature: float, chunk: int | None = None
-):
+) -> Scores:
     """The plain twin of `score_tokens`: the same numbers from whole [T, V] logits."""
     check_temperature(temperature)
     return Scores(*_score_chunk(hidden, targets, model, temperature))
@@ -125,7 +126,7 @@ def token_scores(
     *,
     temperature: float = 1.0,
     chunk: int | None = None,
-    score=score_tokens,
+    score: Callable[..., Scores] = score_tokens,
 ) -> Scores:
     """Scores of the generated tokens [T] of a padded batch [B, L], in the order of `generated_mask.nonzero()`.
 

@@ -10,7 +10,7 @@ harmless. `load_policy` trusts no remote code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from logra_lab.rl.generation import Sampling, sample_tokens
+from logra_lab.rl.generation import Sampled, Sampling, sample_tokens
 from logra_lab.rl.logprobs import (
     CausalLM,
     Scores,
@@ -149,7 +149,7 @@ def rollout(
     sampling: Sampling,
     generator: torch.Generator,
     *,
-    sampler=sample_tokens,
+    sampler: Callable[..., Sampled] = sample_tokens,
 ) -> Rollout:
     """Sample one answer to each encoded prompt (repeat a prompt to get a group); the model is left as it was."""
     pad = policy.tokenizer.pad_token_id if policy.tokenizer.pad_token_id is not None else policy.stop_ids[0]

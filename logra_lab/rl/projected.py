@@ -17,7 +17,9 @@ from logra_lab.rl.config import ArmConfig
 MARK = "projector attributes"
 
 
-def galore_optimizer(weights: Sequence[nn.Parameter], config: ArmConfig, betas: tuple[float, float]):
+def galore_optimizer(
+    weights: Sequence[nn.Parameter], config: ArmConfig, betas: tuple[float, float]
+) -> torch.optim.Optimizer:
     """GaLore's AdamW on `weights` at `config.rank`; a new subspace every 50 steps unless `options` say otherwise."""
     optimizer = _import("galore_torch", "GaLoreAdamW")
     group = {"rank": config.rank, "update_proj_gap": 50, "scale": 1.0, "proj_type": "std"} | dict(
@@ -28,7 +30,9 @@ def galore_optimizer(weights: Sequence[nn.Parameter], config: ArmConfig, betas: 
     )
 
 
-def apollo_optimizer(weights: Sequence[nn.Parameter], config: ArmConfig, betas: tuple[float, float]):
+def apollo_optimizer(
+    weights: Sequence[nn.Parameter], config: ArmConfig, betas: tuple[float, float]
+) -> torch.optim.Optimizer:
     """APOLLO's AdamW on `weights` at `config.rank`, random projections, channel-wise scale unless `options` differ."""
     optimizer = _import("apollo_torch", "APOLLOAdamW")
     group = {

@@ -6,6 +6,7 @@ The formulas are those of `logra_lab.method.row_adam`, with the gradient G [d, k
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ class RowAdam(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "beta2": beta2, "eps": eps})
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure: Any = None) -> None:
         """One update of every weight that has a gradient."""
         for group in self.param_groups:
             for weight in group["params"]:

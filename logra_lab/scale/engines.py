@@ -78,7 +78,16 @@ class InProcess:
     def attach(self, optimizer: LoGRA) -> None:
         """Nothing to do: the weights are the trainer's."""
 
-    def sample(self, model, input_ids, attention_mask, sampling, stop_ids, pad, generator) -> Sampled:
+    def sample(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        pad: int,
+        generator: torch.Generator,
+    ) -> Sampled:
         """As `Engine.sample`, `rollouts` sequences at a time; on a GPU the noise is drawn there."""
         generator = device_generator(generator, input_ids.device)
         size = self.rollouts or len(input_ids)
@@ -124,7 +133,16 @@ class Worker:
         self.remote = RemoteWorker(sender, self.transport, timeout=self.timeout)
         optimizer.on_commit.append(self.remote.publish)
 
-    def sample(self, model, input_ids, attention_mask, sampling, stop_ids, pad, generator) -> Sampled:
+    def sample(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        pad: int,
+        generator: torch.Generator,
+    ) -> Sampled:
         """As `Engine.sample`, by the worker.
 
         Raises:

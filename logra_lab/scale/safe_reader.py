@@ -63,7 +63,7 @@ class SafeReader(FileSystemReader):
             raise ValueError(
                 f"the index {pathlib.Path(path).name} is no index (it holds {type(found).__name__})"
             )
-        if getattr(found, "storage_meta", None) is None:
-            found.storage_meta = metadata.StorageMeta()
-        found.storage_meta.load_id = self.load_id
+        about = getattr(found, "storage_meta", None) or metadata.StorageMeta()
+        about.load_id = self.load_id
+        found.storage_meta = about
         return found

@@ -1,7 +1,7 @@
 """Refuse connections to anywhere but this machine, in this Python and in those it starts.
 
-tests/conftest.py puts this folder on PYTHONPATH, so that every Python which a test starts (a notebook's kernel, a
-worker, JupyterLab) imports it first. An audit hook can't be taken back by the code it watches. Left out: what is not Python
+tests/conftest.py puts this folder on PYTHONPATH, so that every Python which a test starts (a kernel, a worker,
+JupyterLab) imports it first. An audit hook can't be taken back by the code it watches. Left out: what is not Python
 (Chromium, gloo), and a Python started with -I or with an environment of its own.
 """
 
