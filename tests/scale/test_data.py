@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
+from logra_lab.rl import rewards
 from logra_lab.scale import data
 from logra_lab.scale.data import answer_of, math_task, question_of, task_for
+from tests.scale.slow_judge import answer_slowly
 
 DAPO = {
     "prompt": [{"role": "user", "content": "Solve 1+1. Answer: $Answer"}],
@@ -46,6 +49,20 @@ def test_math_verify_judges_with_a_time_limit(files):
     assert task.reward("So it is \\boxed{0.75}", problem, finished=False) == 1.0
     assert task.reward("So it is \\boxed{0.7}", problem, finished=True) == 0.0
     assert task.reward("no idea", problem, finished=True) == 0.0
+
+
+def test_an_answer_that_takes_too_long_is_wrong_and_the_next_one_is_judged(files, monkeypatch):
+    pytest.importorskip("math_verify", reason="math-verify is missing: pip install 'logra-lab[scale]'")
+    monkeypatch.setattr(rewards, "_answer_questions", answer_slowly)
+    task = task_for("math", train=files[0], held_out=files[1], seconds=1.5)
+    problem = task.held_out[0]
+    assert task.reward("\\boxed{0.75}", problem, finished=True) == 1.0  # the worker is warm now
+    started = time.monotonic()
+    assert task.reward("slow, and right: \\boxed{0.75}", problem, finished=True) == 0.0
+    assert 1.5 <= time.monotonic() - started < 30.0
+    assert task.reward("\\boxed{0.75}", problem, finished=True) == 1.0
+    with pytest.raises(ValueError, match="seconds=0.0 leaves no time"):
+        task_for("math", train=files[0], held_out=files[1], seconds=0.0)
 
 
 def test_problems_shown_in_both_splits_are_held_out(tmp_path):

@@ -46,7 +46,7 @@ def test_each_preset_is_a_named_model_whose_shape_is_counted(name, billions):
     assert preset(name).run.model == HUB[name] and HUB[name].count("/") == 1
     assert HUB[name].split("/")[1].lower().startswith(shape.name.lower())
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=5e-3)
-    for halves, lower in (("device", 2), ("host", 0)):  # bf16, and two bytes more for each target's lower half
+    for halves, lower in (("device", 2), ("host", 0)):  # two bytes more for each target on the card
         made = plan(shape, preset(name, precision="split", halves=halves).memory("bf16"))
         expected = 2 * shape.parameters + lower * shape.target_parameters
         assert made.peak["weights"] == pytest.approx(expected, rel=2e-3)

@@ -17,6 +17,7 @@ from logra_lab.scale.engines import joined
 from logra_lab.scale.loading import load
 from logra_lab.scale.presets import ScaleConfig, preset
 from logra_lab.scale.saving import save_pretrained
+from logra_lab.scale.train import prepare
 from logra_lab.scale.trainer import ScaleTrainer
 from logra_lab.scale.world import World, WrongWorld
 
@@ -143,7 +144,7 @@ def stopped(world: World, folder: Path, model: str) -> dict:
 def refusals(world: World, model: str) -> dict[str, str]:
     wrong = {
         "prompts": lambda: trainer(model, world, prompts=15),
-        "vllm": lambda: trainer(model, world, engine="vllm"),
+        "vllm": lambda: prepare(config(model, engine="vllm"), task=sums(largest=20), world=world),
         "configurations": lambda: trainer(model, world, rank=4 + world.rank),
         "measured KL": lambda: trainer(model, world, measure_kl=True, **FSDP),
     }
