@@ -21,7 +21,8 @@ def texts(file: str) -> str:
     found = []
     for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
-            found.append("\0".join(part.value for part in node.values if isinstance(part, ast.Constant)))
+            parts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+            found.append("\0".join(map(str, parts)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.append(node.value)
     return "\n".join(found)
@@ -31,7 +32,7 @@ CODE = re.sub(r"%[.\d]*[srdf]|\{\w+\}", "\0", "\n".join(texts(file) for file in 
 
 
 def pieces(message: str) -> list[str]:
-    """The parts of a quoted message that the code must hold: what stands between numbers, names, colons and ellipses."""
+    """The parts of a quoted message that the code must hold: all but numbers, names, colons and ellipses."""
     parts = re.split(r"…|: |\d+(?:\.\d+)*|\w+-\w+==", message)
     return [part.strip() for part in parts if len(part.strip()) > 6]
 
