@@ -4,8 +4,10 @@
 
 Clones what is committed into an empty folder; runs `make lab` there, which makes the environment, and asks the server
 for lesson 00 with the token and without; then runs `.ci/run`, which is style, types, spelling, notebooks against their
-sources, the slow tests (solution notebooks among them) and the default ones. Standard library only. Left out: an empty machine
-image, which is whatever this is started in; packages come from pip's cache if there is one (PIP_NO_CACHE_DIR=1: not).
+sources, the slow tests (solution notebooks among them) and the default ones. Standard library only.
+
+Left out: an empty machine image, which is whatever this is started in; packages come from pip's cache if there is one
+(PIP_NO_CACHE_DIR=1: not).
 """
 
 from __future__ import annotations
