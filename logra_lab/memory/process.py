@@ -73,13 +73,14 @@ def peak_bytes(device: torch.device | None = None) -> int | None:
     return lines["VmHWM"] - lines["RssFile"] - lines["RssShmem"]
 
 
-def run_in_child(function: str, argument: dict, *, timeout: float = 600.0) -> dict:
+def run_in_child(function: str, argument: dict, *, timeout: float = 600.0, exact: bool = True) -> dict:
     """Call `function` ("package.module:name") with `argument` in a fresh Python and return its dictionary.
 
-    Both travel as JSON. RuntimeError with the child's last lines if it fails, TimeoutError after `timeout` seconds.
+    Both travel as JSON. `exact=False` leaves the allocator as a user's notebook has it: faster, and a peak that
+    includes freed blocks it keeps. RuntimeError with the child's last lines if it fails, TimeoutError after `timeout` seconds.
     """
     command = [sys.executable, "-m", "logra_lab.memory.process", function]
-    environment = {**os.environ, **CHILD_ENVIRONMENT}
+    environment = {**os.environ, **(CHILD_ENVIRONMENT if exact else {})}
     root = str(Path(__file__).resolve().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
     try:

