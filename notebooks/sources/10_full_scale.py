@@ -16,11 +16,11 @@
 # twin in about half a minute. On a GPU the same cells train a real model, for hours.
 
 # %%
-from logra_lab.lab import lesson10, lesson10_live, widgets
+from logra_lab.lab import lesson10, lesson10_live, lesson10_trainers, widgets
 from logra_lab.lab.environment import accelerator
 from logra_lab.lab.roadmap import roadmap
 from logra_lab.scale.presets import PRESETS, preset, preset_for
-from logra_lab.scale.train import prepare
+from logra_lab.scale.train import first_passes, prepare
 
 lesson10.quiet()
 roadmap(10)
@@ -102,10 +102,11 @@ for wrong in ({"model": "nobody/nothing-here"}, {"chat": True}, {"targets": ("c_
 #
 # Pass@1 is the chance that one sampled answer is right; Pass@4 that one of four is. RL mostly moves what
 # the model can already do from the
-# second number into the first.
+# second number into the first. The numbers are kept beside the checkpoints, so a resumed run still knows where it
+# started.
 
 # %%
-before = trainer.evaluate_passes()
+before = first_passes(trainer)
 for name in before:
     print(name, round(before[name], 3))
 
@@ -113,7 +114,9 @@ for name in before:
 # ## 5 · Train, and be interrupted
 #
 # The picture is redrawn while the cell runs. The stop button (■) is safe: the step is finished, a checkpoint is
-# written, the cell returns. To show it, the twin presses the button itself halfway.
+# written, the cell returns. To show it, the twin presses the button itself halfway. Pressed twice, it doesn't wait
+# for the step; then the resume cell goes on from the last checkpoint. Every other long cell can be stopped and
+# simply run again.
 
 # %%
 halfway = config.run.steps // 2 if config.name == "tiny" else None
@@ -125,9 +128,8 @@ print(result.message)
 # ## 6 · Resume
 #
 # Run this cell whenever a run was interrupted: today, tomorrow, with another number of GPUs. The model is
-# loaded
-# afresh, and the newest checkpoint goes on. Random draws depend on (seed, step) alone, so nothing is lost
-# or seen twice.
+# loaded afresh, and the newest checkpoint goes on, after its files have been compared with their digests.
+# Random draws depend on (seed, step) alone, so nothing is lost or seen twice.
 
 # %%
 trainer = live = None  # the old model leaves the card before the new one comes
@@ -174,14 +176,17 @@ for name in before:
 # %% [markdown]
 # ## 8 · Save, and use
 #
-# Hugging Face's format, every target at full precision, nothing written over. Anybody can load it.
+# Hugging Face's format, every target at full precision, nothing written over: one folder per step. Anybody can
+# load it.
 
 # %%
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from logra_lab.scale.saving import save_pretrained
 
-where = save_pretrained(trainer.policy, trainer.arm.optimizer, folder / "model", trainer.world)
+where = folder / f"model-{trainer.step}"
+if not where.exists():
+    save_pretrained(trainer.policy, trainer.arm.optimizer, where, trainer.world)
 model, tokenizer = AutoModelForCausalLM.from_pretrained(where), AutoTokenizer.from_pretrained(where)
 print(sorted(file.name for file in where.iterdir()))
 problems = trainer.task.held_out
@@ -213,6 +218,7 @@ for problem in problems[:: max(1, len(problems) // 5)][:5]:
 optimizer = trainer.arm.optimizer
 packet = sum(sketch.numel() * 4 for sketch in optimizer.sketches.values())
 full = sum(p.numel() * p.element_size() for p in trainer.policy.model.parameters())
+held = lesson10.held_words(trainer.arm.memory())
 print(f"per update: a packet of about {packet / 2**20:.2f} MiB, or {full / 2**20:.2f} MiB of full weights")
 
 # %% [markdown]
@@ -223,8 +229,7 @@ print(f"per update: a packet of about {packet / 2**20:.2f} MiB, or {full / 2**20
 # card runs out of memory; both are results, not errors.
 
 # %%
-held = {name: size / 2**20 for name, size in trainer.arm.memory().items()}
-print("LoGRA holds " + ", ".join(f"{name} {size:.2f} MiB" for name, size in held.items()))
+print("LoGRA holds", held)
 trainer = live = optimizer = None
 dense = config.but(arm_name="adamw", lr=1e-4, control="none", steps=2)
 print(lesson10.dense_steps(lambda: prepare(dense)))
@@ -251,8 +256,25 @@ print(lesson10.dense_steps(lambda: prepare(dense)))
 #
 # ## 12 · In a trainer that you already have
 #
-# `rule="lr"` is an Adam-like rule, so LoGRA is a drop-in optimizer. Here in TRL's `GRPOTrainer`, with the
-# KL brake:
+# `rule="lr"` is an Adam-like rule, so LoGRA is a drop-in optimizer: `logra_for` takes learning rate, decay and clipping
+# from the trainer's arguments. First in Hugging Face's `Trainer`:
+
+
+# %%
+def trainer_with_logra(policy, rows, folder):
+    from transformers import Trainer, TrainingArguments
+    from logra_lab.scale.trainers import logra_for
+
+    args = TrainingArguments(str(folder), max_steps=3, learning_rate=1e-4, **lesson10_trainers.SMALL)
+    optimizer = logra_for(policy, args, rank=8)
+    Trainer(policy, args, train_dataset=rows, optimizers=(optimizer, None)).train()
+    return optimizer
+
+
+print(lesson10_trainers.try_trainer(trainer_with_logra))
+
+# %% [markdown]
+# And in TRL's `GRPOTrainer`, with the KL brake; `logra_for` makes the probe from the inputs of the last forward:
 
 
 # %%
@@ -261,7 +283,7 @@ def grpo_with_logra(policy, tokenizer, table, reward, folder):
     from logra_lab.method import TrustRegion
     from logra_lab.scale.trainers import logra_for
 
-    args = trl.GRPOConfig(str(folder), max_steps=3, learning_rate=1e-4, **lesson10.SMALL_GRPO)
+    args = trl.GRPOConfig(str(folder), max_steps=3, learning_rate=1e-4, **lesson10_trainers.SMALL_GRPO)
     optimizer = logra_for(policy, args, rank=8, trust_region=TrustRegion(budget=1e-4))
     ours = {"optimizers": (optimizer, None), "processing_class": tokenizer}
     grpo = trl.GRPOTrainer(policy, reward, args=args, train_dataset=table, **ours)
@@ -269,22 +291,22 @@ def grpo_with_logra(policy, tokenizer, table, reward, folder):
     return optimizer
 
 
-print(lesson10.try_grpo(grpo_with_logra))
+print(lesson10_trainers.try_grpo(grpo_with_logra))
 
 # %% [markdown]
-# Hugging Face's `Trainer` takes the same `optimizers=(optimizer, None)`. The scheduler acts, clipping is
-# LoGRA's own (‖SA‖), checkpoints
-# resume. What is refused, each by name and with the reason:
+# The scheduler acts, clipping is LoGRA's own (‖SA‖), checkpoints resume. What is refused, each by name and with the
+# reason:
 
 # %%
-print(lesson10.refusals())
+print(lesson10_trainers.refusals())
 
 # %% [markdown]
 # ## 13 · 27B on one card
 #
 # The paper trained 27B on a node. What would one card hold? Rollouts are counted, with the trainer's own
 # weights; no second copy.
-# Predicted by the planner; speed is *derived* from data sheets, and may be off by a factor of two either way.
+# Predicted by the planner; tokens/s and hours per 100 updates are *derived* from data sheets, may be off by a factor of
+# two either way, and are not yet measured on a GPU.
 
 # %%
 print("\n".join(lesson10.one_card_rows()))
@@ -302,7 +324,8 @@ print(f"the plan is {abs(off):.1%} {'above' if off > 0 else 'below'} the measure
 # %% [markdown]
 # ## Recorded runs
 #
-# Runs on real GPUs stand here once somebody has recorded one:
+# Runs on real GPUs, and the timed steps of `tests/gpu/check.py` (random weights of the 27B shape among them), stand
+# here once somebody has recorded them. They alone are measured:
 
 # %%
 print(lesson10.recorded())
@@ -322,7 +345,7 @@ print(lesson10.recorded())
 #
 # 1. Plan first: a config is enough to know whether a run fits.
 # 2. One path: the twin and the 27B model run the same cells.
-# 3. Interrupts and resumes are part of the path, at any number of processes.
+# 3. Interrupts and resumes are part of the path, at any number of processes; damaged checkpoints are named.
 # 4. Dense AdamW keeps 16 bytes per weight on the card; `split` with halves on the host keeps 2.
 # 5. Engines disagree with the trainer; measure it and charge it to the budget.
 #
