@@ -289,7 +289,7 @@ plots.show(picture.figure, picture.alt, picture.caption)
 #
 # tiny-math has a quarter of a million weights. SmolLM2-135M-Instruct has five hundred times as many and was trained on
 # the web. It answers *What is 3 + 4?* after the beginning "The answer is", in a few updates of 64 answers each; the sums
-# it is scored on were never trained on, in neither order. Dense AdamW trains the same layers beside it, once.
+# it is scored on were never trained on, in either order. Dense AdamW trains the same layers beside it, once.
 
 # %%
 real = lesson07.recorded(lesson07_race.REAL)

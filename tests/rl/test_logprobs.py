@@ -62,7 +62,9 @@ class HeadProducts(TorchDispatchMode):
 @pytest.mark.parametrize(("head_trains", "products"), [(False, 2), (True, 3)])
 def test_a_frozen_head_is_multiplied_by_twice_a_chunk_and_a_trained_one_thrice(head_trains, products):
     with HeadProducts() as seen:
-        scored(score_tokens, 13, head_trains)  # its own gradient is a product by hidden states, not by the head
+        scored(
+            score_tokens, 13, head_trains
+        )  # its own gradient is a product by hidden states, not by the head
     assert seen.count == 3 * products
 
 
