@@ -5,13 +5,16 @@ Left out: running it. `python -m logra_lab.rl.compare race` and `python -m logra
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 
-from logra_lab.lab.lesson07 import final, points
-from logra_lab.lab.plots import COLOURS, INK, Picture, new_figure, style
+from logra_lab.lab.lesson07 import RACE, final, points, provenance, recorded
+from logra_lab.lab.plots import COLOURS, INK, Picture, new_figure, show, style
+from logra_lab.rl.policy import repository_path
 
 REAL = "data/runs/smollm.json"
 REFERENCE = "logra paper"
@@ -123,6 +126,23 @@ def real_words(record: Mapping[str, Any]) -> str:
         for run in record["runs"]
     ]
     return f"{record['model']}, {record['held_out']} held-out sums. " + "; ".join(told) + "."
+
+
+def show_race(path: str = RACE) -> None:
+    """Show the recorded race with its tables and sentences, or say in one sentence how to record it."""
+    if not Path(repository_path(path)).exists():
+        print(
+            "The race is not recorded here yet: `python -m logra_lab.rl.compare race` takes an hour or two."
+        )
+        return
+    summary = recorded(path)
+    print(provenance(summary))
+    picture = race_picture(summary)
+    show(picture.figure, picture.alt, picture.caption)
+    for panel in PANELS:
+        print(race_table(summary, panel), end="\n\n")
+    for sentence in [*summary["words"], no_control_words(summary)]:
+        print(textwrap.fill(sentence, 110, subsequent_indent="  "))
 
 
 def no_control_words(summary: Mapping[str, Any], label: str = "logra paper, no KL control") -> str:

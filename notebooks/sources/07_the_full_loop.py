@@ -12,8 +12,6 @@
 # **Before you start**: lessons 03 and 06. **Time**: 60 minutes with the exercises, 15 without.
 
 # %%
-import textwrap
-
 import torch
 
 from logra_lab.lab import checks, lesson07, lesson07_play, lesson07_race, plots, widgets
@@ -187,14 +185,7 @@ for label in lesson07.labels(summary, "recipes"):
 # its best step size; all steered to the same KL per step; and those that keep about as many bytes.
 
 # %%
-race = lesson07.recorded(lesson07.RACE)
-print(lesson07.provenance(race))
-picture = lesson07_race.race_picture(race)
-plots.show(picture.figure, picture.alt, picture.caption)
-for panel in lesson07_race.PANELS:
-    print(lesson07_race.race_table(race, panel), end="\n\n")
-for sentence in [*race["words"], lesson07_race.no_control_words(race)]:
-    print(textwrap.fill(sentence, 110, subsequent_indent="  "))
+lesson07_race.show_race()
 
 # %% [markdown]
 # An interval that touches the dotted line is no ranking. The sentences were written by the command that recorded the

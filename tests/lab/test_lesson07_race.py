@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
 from logra_lab.lab import lesson07, lesson07_race
 
@@ -71,6 +71,20 @@ def test_the_real_model_s_gain_time_and_memory_are_said_for_every_run():
     assert "adamw, seed 1" in picture.caption
 
 
-@pytest.mark.parametrize("path", [lesson07.RACE, lesson07_race.REAL])
-def test_the_recordings_are_there_with_their_provenance(path):
-    assert "python -m logra_lab.rl." in lesson07.provenance(lesson07.recorded(path))
+def test_without_a_race_one_sentence_says_how_to_record_it(capsys):
+    lesson07_race.show_race("data/runs/none.json")
+    assert "python -m logra_lab.rl.compare race" in capsys.readouterr().out
+
+
+def test_a_recorded_race_is_shown_with_its_words(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "race.json"
+    told = {"command": "c", "versions": {}, "hash": "h", "words": ["These words."]}
+    path.write_text(json.dumps(summary() | told), encoding="utf-8")
+    monkeypatch.setattr(lesson07_race, "show", lambda figure, alt, caption: print(caption))
+    lesson07_race.show_race(str(path))
+    shown = capsys.readouterr().out
+    assert "These words." in shown and "8 paired seeds" in shown and "equally stable" in shown
+
+
+def test_the_real_model_s_recording_is_there_with_its_provenance():
+    assert "python -m logra_lab.rl.smollm" in lesson07.provenance(lesson07.recorded(lesson07_race.REAL))
