@@ -42,7 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     held = figures(arms) if len(arms) == len(settings) else []
     result = {
         "command": "make bench", "machine": here, "versions": versions(),
-        "setting": asdict(settings[0].shape), "micro_batches": settings[0].micro_batches, "rounds": options.rounds, "ceilings": asdict(ceilings), "arms": arms,
+        "setting": asdict(settings[0].shape), "micro_batches": settings[0].micro_batches, "rounds": options.rounds,
+        "ceilings": asdict(ceilings), "arms": arms,
         "figures": [figure.to_json() for figure in held],
         "costs": [] if options.no_costs else cost_curves(ceilings, options),
         "minutes": (time.time() - start) / 60,

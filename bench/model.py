@@ -6,8 +6,8 @@ makes two and thin products:
 
     X Aᵀ: 2 T k r per group      Hᵀ P: 2 T d r per target      F A: 2 d k r per target
 
-Bytes are those of the passes over weights, gradients and moments, in fp32: every further micro-batch adds its G. Left out, in both: attention,
-norms, the activation function, and memory that the system hands out page by page.
+Bytes are those of the passes over weights, gradients and moments, in fp32: every further micro-batch adds its G.
+Left out, in both: attention, norms, the activation function, and memory that the system hands out page by page.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ def run_in_child(function: str, argument: dict, *, timeout: float = 600.0, exact
     """Call `function` ("package.module:name") with `argument` in a fresh Python and return its dictionary.
 
     Both travel as JSON. `exact=False` leaves the allocator as a user's notebook has it: faster, and a peak that
-    includes freed blocks it keeps. RuntimeError with the child's last lines if it fails, TimeoutError after `timeout` seconds.
+    includes freed blocks it keeps. RuntimeError with the child's last lines if it fails, TimeoutError after `timeout`
+    seconds.
     """
     command = [sys.executable, "-m", "logra_lab.memory.process", function]
     environment = {**os.environ, **(CHILD_ENVIRONMENT if exact else {})}

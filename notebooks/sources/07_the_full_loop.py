@@ -189,8 +189,8 @@ lesson07_race.show_race()
 
 # %% [markdown]
 # An interval that touches the dotted line is no ranking. The sentences were written by the command that recorded the
-# runs. *Keeps* is what an arm holds besides the weights between forward and step. That column is what LoGRA is for: read
-# the accuracies beside it. "Diverged" counts the seeds that broke off or ended below five percent.
+# runs. *Keeps* is what an arm holds besides the weights between forward and step. That column is what LoGRA is for:
+# read the accuracies beside it. "Diverged" counts the seeds that broke off or ended below five percent.
 #
 # ## A step thirty times too large
 #
@@ -279,8 +279,8 @@ plots.show(picture.figure, picture.alt, picture.caption)
 # ## A real LLM on your laptop
 #
 # tiny-math has a quarter of a million weights. SmolLM2-135M-Instruct has five hundred times as many and was trained on
-# the web. It answers *What is 3 + 4?* after the beginning "The answer is", in a few updates of 64 answers each; the sums
-# it is scored on were never trained on, in either order. Dense AdamW trains the same layers beside it, once.
+# the web. It answers *What is 3 + 4?* after the beginning "The answer is", in a few updates of 64 answers each; the
+# sums it is scored on were never trained on, in either order. Dense AdamW trains the same layers beside it, once.
 
 # %%
 real = lesson07.recorded(lesson07_race.REAL)
