@@ -202,7 +202,8 @@ class GradientStart:
     """The forward hook of an embedding: its output asks for a gradient where the first block must pass one on.
 
     Behind a frozen embedding nothing that enters the first block asks for one, and reentrant checkpointing then
-    drops that block's whole backward. A transformers model that doesn't checkpoint is spared the work.
+    drops that block's whole backward. A transformers model that doesn't checkpoint is spared the work, unless somebody
+    put torch's wrappers around its blocks.
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
@@ -212,9 +213,14 @@ class GradientStart:
         return GradientStart, ()  # copies and pickles of the model carry no second model
 
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        says = getattr(self.model, "is_activation_checkpointing", None)
-        if says is not False and torch.is_grad_enabled() and not output.requires_grad:
+        if torch.is_grad_enabled() and not output.requires_grad and self._may_checkpoint():
             output.requires_grad_(True)
+
+    def _may_checkpoint(self) -> bool:
+        says = getattr(self.model, "is_activation_checkpointing", None)
+        if self.model is None or says is not False:
+            return True
+        return any(type(module).__name__ == "CheckpointWrapper" for module in self.model.modules())
 
 
 def is_sketched(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
 from logra_lab.method import LoGRA
@@ -76,6 +77,18 @@ def test_a_copy_or_a_checkpointing_model_asks_for_it():
         assert all(getattr(hook, "model", None) is None for hook in hooks)  # no second model travels along
     model.activation_checkpointing_enable({"use_reentrant": True})
     assert first_block_input_asks(model.train(), ids)
+
+
+@pytest.mark.parametrize("how", list(CheckpointImpl))
+def test_torch_s_checkpoint_wrappers_around_the_blocks_give_the_same_sketch(how):
+    model, ids = llama().train(), tokens(4)
+    gradients = dense_gradients(model, lambda m: loss_of(m, ids).backward())
+    model.config.use_cache = False  # a block that runs twice would write its keys twice
+    optimizer = LoGRA(model, rank=8)
+    for number, block in enumerate(model.model.layers):
+        model.model.layers[number] = checkpoint_wrapper(block, checkpoint_impl=how)
+    loss_of(model, ids).backward()
+    expect_projected(model, optimizer, gradients)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
