@@ -125,7 +125,7 @@ class _Tangent:
         if not self._few_rows:
             return self._own(rows)
         flat = (self._module.weight @ rows.flatten(0, -2).T).T  # [n, d]; a CPU is faster at W Xᵀ for few rows
-        output = flat.reshape(*rows.shape[:-1], -1)  # [B, ..., d]
+        output = flat.reshape(*rows.shape[:-1], flat.shape[-1])  # [B, ..., d]
         return output if self._module.bias is None else output.add_(self._module.bias)
 
 

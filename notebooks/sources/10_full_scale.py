@@ -274,7 +274,9 @@ def trainer_with_logra(policy, rows, folder):
 print(lesson10_trainers.try_trainer(trainer_with_logra))
 
 # %% [markdown]
-# And in TRL's `GRPOTrainer`, with the KL brake; `logra_for` makes the probe from the inputs of the last forward:
+# And in TRL's `GRPOTrainer`, with the KL brake; `logra_for` makes the probe from the inputs of the last forward.
+# The scheduler acts, clipping is LoGRA's own (‖SA‖), checkpoints resume. Below the run stands what is refused, each
+# by name and with the reason.
 
 
 # %%
@@ -292,12 +294,6 @@ def grpo_with_logra(policy, tokenizer, table, reward, folder):
 
 
 print(lesson10_trainers.try_grpo(grpo_with_logra))
-
-# %% [markdown]
-# The scheduler acts, clipping is LoGRA's own (‖SA‖), checkpoints resume. What is refused, each by name and with the
-# reason:
-
-# %%
 print(lesson10_trainers.refusals())
 
 # %% [markdown]
