@@ -43,8 +43,8 @@ def cost_picture(record: Mapping[str, Any]) -> Picture:
     gaps = sorted(row["ratio"] - row["model_ratio"] for row in rows)
     return Picture(
         figure,
-        "Three panels of LoGRA's time over dense AdamW's: it rises with rank, rises a little with tokens, falls with "
-        "width. The model's curve has the same shape and lies below.",
+        "Three panels of LoGRA's time over dense AdamW's, against rank, tokens and width: a measured curve and that of "
+        "FLOPs and bytes.",
         f"{record['machine']['threads']} threads. At width {width}, {told}. The model counts matrix products and "
         f"bytes only; the measured ratio lies {gaps[0]:+.2f} to {gaps[-1]:+.2f} from it.",
     )

@@ -111,8 +111,8 @@ def real_picture(record: Mapping[str, Any]) -> Picture:
         axes.legend(loc="lower right")
     return Picture(
         figure,
-        "Left: the share of right answers rises over ten updates in every run. Right: held-out accuracy before and "
-        "after, a line per run.",
+        "Left: the share of right answers over the updates of every run. Right: held-out accuracy before and after, a "
+        "line per run.",
         real_words(record),
     )
 

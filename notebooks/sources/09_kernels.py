@@ -291,9 +291,9 @@ if recorded is None:
 bench_costs.show_costs()
 
 # %% [markdown]
-# Rank costs little until it comes near the width. More tokens bring the ratio closer to the matrix products' two
-# thirds from below, since AdamW's passes over weights and moments count for less. Wide models follow the model;
-# small ones spend their time on what it leaves out.
+# Rank costs little until it comes near the width. More tokens raise the ratio: AdamW's passes over weights and moments
+# count for less, and what the model leaves out (norms, attention) counts for more. The wider the model, the nearer
+# the two lines.
 #
 # ## Play: two floors
 #
