@@ -44,9 +44,8 @@ def _binary(node: ast.Call, name: str) -> bool:
         argument for argument in [*node.args, *[word.value for word in node.keywords if word.arg == "mode"]]
     ]
     texts = [mode.value for mode in modes if isinstance(mode, ast.Constant) and isinstance(mode.value, str)]
-    return name in ("os.open", "webbrowser.open", "tarfile.open") or any(
-        re.fullmatch(r"[rwax]?\+?b\+?|[rwax]b\+?", text) for text in texts
-    )
+    others = ("os.open", "webbrowser.open", "tarfile.open", "Image.open")  # files of other kinds, or none
+    return name in others or any(re.fullmatch(r"[rwax]?\+?b\+?|[rwax]b\+?", text) for text in texts)
 
 
 @pytest.mark.parametrize("file", SOURCES)

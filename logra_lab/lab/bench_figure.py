@@ -12,9 +12,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from logra_lab.data_files import located
 from logra_lab.lab.plots import COLOURS, Picture, new_figure, show
 
-BENCH = Path(__file__).resolve().parents[2] / "data" / "runs" / "bench-cpu.json"
+BENCH = located("data/runs/bench-cpu.json")
 MISSING = "There is no data/runs/bench-cpu.json here yet: `make bench` makes it, in some minutes."
 REFERENCE = "adamw"
 NAMES = {

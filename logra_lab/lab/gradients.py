@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers.utils import logging
 
+from logra_lab.data_files import located
 from logra_lab.method import DEFAULT_TARGETS, Target
 from logra_lab.method.targets import find_targets
 from logra_lab.rl import losses
@@ -25,7 +25,7 @@ from logra_lab.rl.kl import ProbeSnapshot
 from logra_lab.rl.policy import LMProbe, Policy, load_policy, token_scores
 from logra_lab.rl.tasks import sums
 
-TINY_MATH = Path(__file__).resolve().parents[2] / "data" / "tiny-math"
+TINY_MATH = located("data/tiny-math")
 Matrices = dict[str, Tensor]
 
 

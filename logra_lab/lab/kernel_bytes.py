@@ -14,18 +14,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from logra_lab.data_files import located
 from logra_lab.kernels import merge_kinds, plain
 from logra_lab.lab import triton_play
 from logra_lab.method.projection import projection_key
 
-RECORDED = Path(__file__).resolve().parents[2] / "data" / "runs" / "kernels_gpu.json"
+RECORDED = located("data/runs/kernels_gpu.json")
 BYTES_PER_WEIGHT = {"fp32": 4, "split": 4, "stochastic": 2, "nearest": 2}
 
 

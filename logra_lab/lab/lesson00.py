@@ -6,11 +6,11 @@ Leaves out: several seeds and other optimizers (lesson 07 has them, recorded).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from transformers.utils import logging
 
+from logra_lab.data_files import located
 from logra_lab.lab.plots import COLOURS, Picture, new_figure, style
 from logra_lab.method import LoGRA
 from logra_lab.rl.batch import generator_for
@@ -20,7 +20,7 @@ from logra_lab.rl.policy import Policy, rollout
 from logra_lab.rl.tasks import Problem
 from logra_lab.rl.training import Trainer
 
-TINY_MATH = Path(__file__).resolve().parents[2] / "data" / "tiny-math"
+TINY_MATH = located("data/tiny-math")
 STEPS = 60
 Metrics = dict[str, Any]
 

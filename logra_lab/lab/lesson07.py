@@ -10,18 +10,17 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from transformers.utils import logging
 
+from logra_lab.data_files import located
 from logra_lab.lab.gradients import answer_sums, policy_loss, tiny_policy
 from logra_lab.lab.plots import COLOURS, INK, Picture, draw_band, new_figure, style
 from logra_lab.method import LoGRA
 from logra_lab.rl.config import RunConfig
 from logra_lab.rl.losses import group_advantages
-from logra_lab.rl.policy import repository_path
 from logra_lab.rl.training import Trainer
 
 Run = Mapping[str, Any]
@@ -32,7 +31,7 @@ RACE = "data/runs/race.json"
 @cache
 def recorded(path: str = ARMS) -> dict[str, Any]:
     """The summary at `path` under the repository's root: command, versions, hash, table and runs."""
-    return json.loads(Path(repository_path(path)).read_text(encoding="utf-8"))
+    return json.loads(located(path).read_text(encoding="utf-8"))
 
 
 def provenance(summary: Mapping[str, Any]) -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 
+from logra_lab.data_files import located
 from logra_lab.lab.lesson07 import RACE, final, points, provenance, recorded
 from logra_lab.lab.plots import COLOURS, INK, Picture, new_figure, show, style
-from logra_lab.rl.policy import repository_path
 
 REAL = "data/runs/smollm.json"
 REFERENCE = "logra paper"
@@ -130,7 +129,7 @@ def real_words(record: Mapping[str, Any]) -> str:
 
 def show_race(path: str = RACE) -> None:
     """Show the recorded race with its tables and sentences, or say in one sentence how to record it."""
-    if not Path(repository_path(path)).exists():
+    if not located(path).exists():
         print(
             "The race is not recorded here yet: `python -m logra_lab.rl.compare race` takes an hour or two."
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from logra_lab.data_files import located
 from logra_lab.lab.plots import Picture, new_figure
 from logra_lab.memory import CARDS, Settings, card_of, gib, measure, plan, shape_of
 from logra_lab.memory.presets import ModelShape
@@ -23,7 +24,7 @@ from logra_lab.scale.fitting import TooLarge, dense_verdict, fitted
 from logra_lab.scale.presets import ScaleConfig, preset
 from logra_lab.scale.rates import ASSUMED, derive
 
-RUNS = Path(__file__).resolve().parents[2] / "data" / "runs"
+RUNS = located("data/runs")
 MODELS = ("1.5B", "7B", "27B")
 # The twin of a large model for the ledger: the same kind of block, small enough for a CPU.
 LEDGER_TWIN = ModelShape(

@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from logra_lab.data_files import located
 from logra_lab.rl.rewards import exact_integer
 from logra_lab.rl.tasks import Problem, sums
-from logra_lab.scale.loading import located
 from logra_lab.scale.trainers import reasons
 
 SMALL: dict[str, Any] = {
@@ -72,7 +72,7 @@ def refusals() -> str:
 def _tiny() -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = located("data/tiny-math")
+    folder = located("data/tiny-math").as_posix()
     return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
 

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 import transformers
 
+from logra_lab.data_files import located
 from logra_lab.rl.config import ArmConfig, RunConfig, config_hash
 from logra_lab.rl.policy import load_policy
 from logra_lab.rl.training import Trainer
 
-ROOT = Path(__file__).resolve().parents[2]
-MODEL = ROOT / "data" / "tiny-math"
-RECORD = ROOT / "data" / "runs" / "precision.json"
+MODEL = located("data/tiny-math")
+RECORD = located("data/runs/precision.json")
 PRECISIONS = ("fp32", "split", "stochastic", "nearest")
 SEEDS = (0, 1, 2)
 STEPS = 100

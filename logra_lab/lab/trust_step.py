@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.utils import logging
 
+from logra_lab.data_files import located
 from logra_lab.method import LoGRA, Proposal, TrustRegion
 from logra_lab.method.same_batch import sequence_scores
 from logra_lab.method.side_branch import tangent_branch
@@ -31,7 +31,7 @@ from logra_lab.rl.policy import Policy, Rollout, load_policy, token_scores
 from logra_lab.rl.probe import LMProbe
 from logra_lab.rl.tasks import Task
 
-MODEL = Path(__file__).resolve().parents[2] / "data" / "tiny-math"
+MODEL = located("data/tiny-math")
 WIDE_OPEN = TrustRegion(budget=1e6, final_budget=1e6, two_sided=False)  # predicts, and never scales
 
 

@@ -25,10 +25,10 @@ import torch
 import transformers
 
 from logra_lab import __version__
+from logra_lab.data_files import located
 from logra_lab.rl.config import RunConfig, config_hash
 from logra_lab.rl.metrics import whole_lines
 from logra_lab.rl.panels import ARMS_PANEL, race_panel, tuning_panel
-from logra_lab.rl.policy import repository_path
 from logra_lab.rl.reading import read_json
 from logra_lab.rl.summary import summarise
 from logra_lab.rl.training import Trainer
@@ -124,7 +124,7 @@ def versions() -> dict[str, str]:
 
 def model_hash(model: str) -> str | None:
     """The hash of the recipe that made `model`, where one stands beside it."""
-    recipe = Path(repository_path(model)) / "recipe.json"
+    recipe = located(model) / "recipe.json"
     return read_json(recipe)["hash"] if recipe.exists() else None
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from logra_lab.data_files import located
 from logra_lab.rl.generation import Sampled, Sampling, sample_tokens
 from logra_lab.rl.logprobs import (
     CausalLM,
@@ -34,7 +35,7 @@ from logra_lab.rl.probe import LMProbe
 
 __all__ = [
     "LMProbe", "Policy", "Rollout", "Sampling", "Scores", "apply_head", "decoder_body", "encode_prompts",
-    "hidden_states", "load_policy", "pad_left", "plain_score_tokens", "repository_path",
+    "hidden_states", "load_policy", "pad_left", "plain_score_tokens",
     "rollout", "score_tokens", "token_scores",
 ]  # fmt: skip
 
@@ -93,12 +94,12 @@ def load_policy(
 ) -> Policy:
     """The causal LM at `path` (a folder or a hub id) with its tokenizer, in evaluation mode and without dropout.
 
-    A relative folder is looked for from here, then from the repository's root, so "data/tiny-math" works in notebooks.
+    A relative folder is looked for from here, then among the kit's data, so "data/tiny-math" works in notebooks.
 
     ValueError where the model's logits aren't its head applied to its body (then chunked scoring would be wrong) or
     where there is no stop token.
     """
-    path = str(repository_path(path))
+    path = located(path).as_posix()
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     model: CausalLM = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, attn_implementation=attention, trust_remote_code=False
@@ -165,12 +166,6 @@ def rollout(
         finished=sampled.finished,
         texts=_decode(policy.tokenizer, sampled.tokens, sampled.lengths, sampled.finished),
     )
-
-
-def repository_path(path: str | Path) -> str | Path:
-    """`path` as it is if it exists or isn't in the repository, else the same path under the repository's root."""
-    rooted = Path(__file__).resolve().parents[2] / path
-    return rooted if not Path(path).exists() and rooted.exists() else path
 
 
 def switch_dropout_off(model: nn.Module) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
+from logra_lab.data_files import located
 from logra_lab.memory import Card, Plan, card_here, shape_of, size
 from logra_lab.method import DEFAULT_TARGETS
 from logra_lab.method.targets import canonical_name, linear_names
@@ -86,16 +86,10 @@ def load(
     return Loaded(policy, config, choice, made, (choice.because, *notes))
 
 
-def located(path: str) -> str:
-    """A model's folder as it is, or as it lies in the repository (data/tiny-math), whatever the working folder."""
-    in_repository = Path(__file__).resolve().parents[2] / path
-    return str(in_repository) if not Path(path).exists() and in_repository.exists() else path
-
-
 def read_config(path: str) -> Any:
     """The model's configuration; CannotLoad if there is none, or if its weights are quantised."""
     try:
-        config = AutoConfig.from_pretrained(located(path), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(located(path).as_posix(), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise CannotLoad(why(path, error, "config.json")) from error
     if getattr(config, "quantization_config", None) is not None:
@@ -108,7 +102,7 @@ def read_config(path: str) -> Any:
 def read_tokenizer(path: str) -> Any:
     """The model's tokenizer; CannotLoad with the remedy if there is none."""
     try:
-        return AutoTokenizer.from_pretrained(located(path), trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(located(path).as_posix(), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotLoad(
             f"{path!r} has no tokenizer that can be read: {_first_line(error)}. "
@@ -176,7 +170,7 @@ def check_targets(model: nn.Module, targets: Sequence[str]) -> tuple[str, ...]:
 
 def why(path: str, error: BaseException, needed: str) -> str:
     """What went wrong when reading `path`, and the remedy."""
-    if Path(located(path)).is_dir():
+    if located(path).is_dir():
         problem = f"the folder {path!r} holds no model that can be read ({needed}): {_first_line(error)}"
         return f"{problem}. Save one with save_pretrained"
     text = str(error)
@@ -213,7 +207,7 @@ def _read_weights(path: str, config: ScaleConfig, choice: DeviceChoice, precisio
     sharded = config.sharding == "fsdp" and gpus > 1
     try:
         policy = load_policy(
-            located(path), dtype=torch.float32 if precision == "fp32" else torch.bfloat16,
+            located(path).as_posix(), dtype=torch.float32 if precision == "fp32" else torch.bfloat16,
             device="cpu" if sharded else choice.device, chat=config.chat, prefill=config.prefill,
             attention=config.attention,
         )  # fmt: skip
