@@ -98,17 +98,17 @@ def merge(
         TypeError: if the weight's type doesn't belong to the kind.
     """
     _refuse_mismatch(weight, kind, lower)
-    arguments = {"kind": kind, "lower": lower, "decay": decay, "noise_key": noise_key, "offset": offset}
     if backend(weight) == "triton":
         from . import triton_merge
 
-        triton_merge.merge(weight, factor, key, **arguments)
+        run = triton_merge.merge
     elif plain is not None:
-        plain()
+        return plain()
     else:
         from . import plain as twin
 
-        twin.merge(weight, factor, key, **arguments)
+        run = twin.merge
+    run(weight, factor, key, kind=kind, lower=lower, decay=decay, noise_key=noise_key, offset=offset)
 
 
 def _refuse_where_triton_cannot_run(tensor: Tensor) -> None:

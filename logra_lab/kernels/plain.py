@@ -32,11 +32,12 @@ def merge(
 ) -> None:
     """W ← (1 − decay) W − F A in place; see `logra_lab.kernels.merge` (method.md §6)."""
     rank, (rows, columns) = factor.shape[1], weight.shape
-    value = join_halves(weight, lower) if kind == "split" else weight.float()
+    halves = lower if kind == "split" else None
+    value = weight.float() if halves is None else join_halves(weight, halves)
     plus = signs(key, rank, columns, device=weight.device)  # [r, k]
     value = torch.addmm(value, factor, plus, beta=1 - decay, alpha=-(rank**-0.5))
-    if kind == "split":
-        upper, lower[:] = split_halves(value)
+    if halves is not None:
+        upper, halves[:] = split_halves(value)
         weight.copy_(upper)
     elif kind == "stochastic":
         index = torch.arange(rows, device=weight.device) + offset

@@ -8,6 +8,7 @@ and 8-bit Adam, whose library computes on GPUs; the planner counts them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,20 +16,23 @@ from torch import nn
 from .presets import ModelShape
 from .settings import NAMES, Settings
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 def build_model(shape: ModelShape, settings: Settings) -> nn.Module:
     """A causal LM of `shape` with random weights in the precision of `settings`, on the CPU, in training mode.
 
     Raises ValueError for shapes that the Llama and Qwen2 classes can't express (Gemma's extra norms).
     """
-    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     if shape.block_norms != 2 or shape.head_norms:
         raise ValueError(
             f"{shape.name} has {shape.block_norms} norms per block; trials build Llama and Qwen2 models only."
         )
-    kind = Qwen2Config if shape.qkv_bias else LlamaConfig
-    config = kind(
+    config = AutoConfig.for_model(
+        "qwen2" if shape.qkv_bias else "llama",
         vocab_size=shape.vocab, hidden_size=shape.width, intermediate_size=shape.ffn, num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim,
         tie_word_embeddings=shape.tied, bos_token_id=None, eos_token_id=None, pad_token_id=None,
@@ -40,7 +44,7 @@ def build_model(shape: ModelShape, settings: Settings) -> nn.Module:
     return model.train()
 
 
-def _checkpoint(model: nn.Module) -> None:
+def _checkpoint(model: PreTrainedModel) -> None:
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
 
@@ -84,7 +88,7 @@ class MasterAdamW(torch.optim.Optimizer):
         self.inner = torch.optim.AdamW(self.masters, lr=lr)
 
     @torch.no_grad()
-    def step(self, closure: Callable | None = None) -> None:
+    def step(self, closure: Callable | None = None) -> None:  # type: ignore[override]  # torch's has an overload each
         """Copy each gradient to its master, step the masters one by one, round them back."""
         parameters = self.param_groups[0]["params"]
         for parameter, master in zip(parameters, self.masters, strict=True):

@@ -12,6 +12,7 @@ microseconds per operation; never time anything inside a phase.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -130,9 +131,9 @@ class Ledger:
     def _add(self, key: int, storage: torch.UntypedStorage, block: Block) -> None:
         self._live[key] = block
         self._log.append((1, block))
-        self._references[key] = weakref.ref(storage, lambda _, key=key: self._freed(key))
+        self._references[key] = weakref.ref(storage, functools.partial(self._freed, key))
 
-    def _freed(self, key: int) -> None:
+    def _freed(self, key: int, _: weakref.ref) -> None:
         self._references.pop(key, None)
         if block := self._live.pop(key, None):
             self._log.append((-1, block))

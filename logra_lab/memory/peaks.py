@@ -26,7 +26,7 @@ def _base(shape: ModelShape, s: Settings, held: Holdings) -> Bytes:
 
 def kv_bytes(shape: ModelShape, s: Settings) -> int:
     """Keys and values of all rollouts at full length."""
-    return 2 * shape.cached_tokens(s.context) * shape.kv_width * act.compute_bytes(s) * s.rollouts
+    return 2 * shape.cached_tokens(s.context) * shape.kv_width * act.compute_bytes(s) * s.answers
 
 
 def _gathered(shape: ModelShape, s: Settings, *, blocks: int = 2) -> float:
@@ -166,10 +166,10 @@ def rollout(shape: ModelShape, s: Settings, held: Holdings) -> Bytes:
         return base
     prompt = s.context // 2
     cache = kv_bytes(shape, s)
-    end = {"KV cache": cache * (1 + 1 / shape.layers), "logits": 4 * 4 * s.rollouts * shape.vocab}
+    end = {"KV cache": cache * (1 + 1 / shape.layers), "logits": 4 * 4 * s.answers * shape.vocab}
     start = {
         "KV cache": cache * prompt / s.context,
-        "other": act.rollout_block(shape, s, s.rollouts * prompt),
+        "other": act.rollout_block(shape, s, s.answers * prompt),
     }
     casts = {"weights": _gathered(shape, s) + (2 * shape.parameters / shape.layers if s.autocast else 0)}
     return max(base + end + casts, base + start + casts, key=lambda b: b.total)

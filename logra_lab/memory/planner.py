@@ -9,6 +9,7 @@ Left out: the CUDA context (about half a GiB) and the allocator's fragmentation;
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from . import peaks
 from .holdings import holdings
@@ -76,7 +77,7 @@ def describe(s: Settings) -> str:
     return f"{', '.join(words)}, {s.batch} × {s.context} tokens"
 
 
-def plan(model: object, method: str | Settings = "logra", **settings: object) -> Plan:
+def plan(model: object, method: str | Settings = "logra", **settings: Any) -> Plan:
     """Predict the memory of a training run on each GPU.
 
     Args: a preset's name, a config, a live model or a `ModelShape`; the method, or whole `Settings`; single settings by
@@ -96,5 +97,5 @@ def plan(model: object, method: str | Settings = "logra", **settings: object) ->
         "step": peaks.step(shape, s, held),
         "probe": peaks.probe(shape, s, held) if s.method == "logra" and s.probe_tokens else None,
     }
-    found = {name: phases[name] for name in PHASES if phases[name] is not None}
+    found = {name: peak for name in PHASES if (peak := phases[name]) is not None}
     return Plan(shape, s, found, round(held.host))

@@ -9,6 +9,7 @@ vision towers; a config that has them is refused by name rather than counted wro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .units import GIB
 
@@ -189,7 +190,8 @@ def _named(name: str) -> ModelShape:
     return MODELS[found]
 
 
-def _from_config(config: object) -> ModelShape:
+def _from_config(config: Any) -> ModelShape:
+    """From whatever has the attributes of a transformers config."""
     config = getattr(config, "text_config", None) or config
     kind = getattr(config, "model_type", type(config).__name__)
     for field in UNSUPPORTED:

@@ -45,7 +45,7 @@ def replay(log: list[tuple[int, Block | str]], process: dict[str, int | None]) -
     phases: dict[str, Phase] = {}
     recorder: _Recorder | None = None
     for index, (sign, item) in enumerate(log):
-        if sign == 0:
+        if isinstance(item, str):  # a phase begins or, with "", ends
             if recorder is not None:
                 phase = recorder.phase(now, process.get(recorder.name), log)
                 known = phases.get(phase.name)
@@ -85,9 +85,11 @@ def _largest(log: list[tuple[int, Block | str]]) -> list[tuple[str, str, int]]:
     """(class, origin, bytes) of what lives at the end of `log`, equal origins together, largest first."""
     alive: dict[int, Block] = {}
     for sign, item in log:
+        if isinstance(item, str):
+            continue
         if sign > 0:
             alive[id(item)] = item
-        elif sign < 0:
+        else:
             alive.pop(id(item), None)
     sums: dict[tuple[str, str], int] = {}
     for block in alive.values():

@@ -39,17 +39,15 @@ def measured_table(measured: Measured | Mapping[str, Phase]) -> str:
     """Measured classes by phase in GiB, with the process's own figure and what stays unexplained."""
     phases = measured.phases if isinstance(measured, Measured) else measured
     rows = _rows({name: phase.peak for name, phase in phases.items()})
-    known = [phase.process for phase in phases.values()]
-    if all(figure is not None for figure in known):
-        rows.append(["the process itself", *(_cell(figure) for figure in known)])
-        rows.append(["unexplained", *(_cell(phase.unexplained) for phase in phases.values())])
+    known = [phase.process for phase in phases.values() if phase.process is not None]
+    unexplained = [phase.unexplained for phase in phases.values() if phase.unexplained is not None]
+    complete = len(known) == len(phases)
+    if complete:
+        rows.append(["the process itself", *map(_cell, known)])
+        rows.append(["unexplained", *map(_cell, unexplained)])
     text = table(["GiB at the peak of", *phases], rows)
     causes = [f"The peak of {name} came with {phase.cause}." for name, phase in phases.items()]
-    missing = (
-        []
-        if all(figure is not None for figure in known)
-        else ["The process's own figure is not available here."]
-    )
+    missing = [] if complete else ["The process's own figure is not available here."]
     return "\n".join([text, *causes, *missing])
 
 

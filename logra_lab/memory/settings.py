@@ -11,6 +11,7 @@ Precision says how the trained weights are kept, dtype what the model computes i
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from .presets import ModelShape
 
@@ -138,11 +139,16 @@ class Settings:
                 f"choose a rank of at most {sides[narrow]}."
             )
 
-    def but(self, **changes: object) -> Settings:
+    def but(self, **changes: Any) -> Settings:
         """The same run with some values changed; with another method or dtype, precision and rest are chosen anew."""
-        anew = {"precision": None, "rest": None} if "method" in changes else {}
+        anew: dict[str, Any] = {"precision": None, "rest": None} if "method" in changes else {}
         anew |= {"precision": None} if "dtype" in changes else {}
         return replace(self, **{**anew, **changes})
+
+    @property
+    def answers(self) -> int:
+        """Answers generated at once."""
+        return self.rollouts or self.batch
 
     @property
     def tokens(self) -> int:

@@ -101,10 +101,10 @@ def _chunked_loss(s: Settings) -> Change | None:
 
 
 def _fewer_rollouts(s: Settings) -> Change | None:
-    if s.rollout == "none" or s.rollouts == 1:
+    if s.rollout == "none" or s.answers == 1:
         return None
-    fewer = max(1, s.rollouts // 4)
-    return f"generate {fewer} answers at a time, not {s.rollouts}", "slower generation", {"rollouts": fewer}
+    fewer = max(1, s.answers // 4)
+    return f"generate {fewer} answers at a time, not {s.answers}", "slower generation", {"rollouts": fewer}
 
 
 def _in_process(s: Settings) -> Change | None:
@@ -128,8 +128,9 @@ def _checkpointing(s: Settings) -> Change | None:
 def _smaller_batch(s: Settings) -> Change | None:
     if s.batch == 1:
         return None
-    settings = {"batch": 1, "micro_batches": s.micro_batches * s.batch, "rollouts": s.rollouts}
-    return f"micro-batches of 1 sequence, {settings['micro_batches']} of them", "a less busy card", settings
+    count = s.micro_batches * s.batch
+    settings: dict[str, object] = {"batch": 1, "micro_batches": count, "rollouts": s.answers}
+    return f"micro-batches of 1 sequence, {count} of them", "a less busy card", settings
 
 
 def _host_halves(s: Settings) -> Change | None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from logra_lab.method import LoGRA, Proposal, Verdict
 from logra_lab.rl.generation import Sampling, sample_tokens
 from logra_lab.rl.logprobs import token_scores
 from logra_lab.rl.probe import LMProbe
@@ -70,7 +72,8 @@ class _Trial:
         self.mask = torch.ones_like(self.ids)
         self.mask[:, 0] = 0 if settings.padded else 1  # a mask of ones is dropped by transformers
         self.loss: Tensor | None = None
-        self.proposal = self.verdict = None
+        self.proposal: Proposal | None = None
+        self.verdict: Verdict | None = None
 
     def phases(self) -> list[tuple[str, Callable[[], None]]]:
         """What runs, in order, under which phase's name."""
@@ -88,7 +91,7 @@ class _Trial:
 
     def rollout(self) -> None:
         half = self.settings.context // 2
-        prompts = self.ids[:1, :half].expand(self.settings.rollouts, half)
+        prompts = self.ids[:1, :half].expand(self.settings.answers, half)
         sampling = Sampling(max_new_tokens=self.settings.context - half)
         with self.cast():
             sample_tokens(
@@ -110,15 +113,21 @@ class _Trial:
             self.loss = -token_scores(self.model, self.ids, self.mask, sampled, chunk=chunk).log_probs.mean()
 
     def backward(self) -> None:
-        self.loss.backward()
-        self.loss = None
+        loss, self.loss = self.loss, None
+        assert loss is not None, "forward comes first"
+        loss.backward()
 
     def step(self) -> None:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
+    @property
+    def logra(self) -> LoGRA:
+        assert isinstance(self.optimizer, LoGRA), "only LoGRA steps in three phases"
+        return self.optimizer
+
     def propose(self) -> None:
-        self.proposal = self.optimizer.propose(tokens=self.settings.tokens)
+        self.proposal = self.logra.propose(tokens=self.settings.tokens)
 
     def judge(self) -> None:
         length = min(self.settings.context, self.settings.probe_tokens)
@@ -127,10 +136,12 @@ class _Trial:
         sampled[:, 0] = False
         probe = LMProbe(ids, torch.ones_like(ids), sampled, max_tokens=ids.numel())
         with self.cast():
-            self.verdict = self.optimizer.judge(self.proposal, probe)
+            assert self.proposal is not None, "propose comes first"
+            self.verdict = self.logra.judge(self.proposal, probe)
 
     def commit(self) -> None:
-        self.optimizer.commit(self.proposal, self.verdict.scale)
+        assert self.proposal is not None and self.verdict is not None, "propose and judge come first"
+        self.logra.commit(self.proposal, self.verdict.scale)
         self.proposal = None
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -142,7 +153,7 @@ class _Trial:
 
 
 def measure(
-    model: object, settings: Settings | None = None, *, child: bool = True, **changes: object
+    model: object, settings: Settings | None = None, *, child: bool = True, **changes: Any
 ) -> Measured:
     """Measure one real step on the CPU by class and phase.
 

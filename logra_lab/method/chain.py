@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,7 @@ class Terms:
     @staticmethod
     def of(optimizer: LoGRA, run: str = "logra") -> Terms:
         """The terms that `optimizer` sends by."""
-        config = cast(dict[str, Any], optimizer.config)
+        config = optimizer.config
         return Terms(
             run, config["seed"], config["rank"], config["refresh"], config["precision"],
             config["factor_dtype"], geometry(optimizer.targets),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .optimizer import LoGRA
+    from .inspection import Inspection
 
 
 @dataclass(frozen=True)
@@ -36,23 +36,23 @@ class Description:
         return "\n".join(lines)
 
 
-def describe(optimizer: LoGRA) -> Description:
+def describe(optimizer: Inspection) -> Description:
     """See `LoGRA.describe`."""
     targets = {id(target.weight): target.name for target in optimizer.targets}
     groups = [] if optimizer.native is None else optimizer.native.param_groups
     owned = {id(parameter) for group in groups for parameter in group["params"]}
-    rows: dict[str, list] = {"sketched": [], "native": [], "frozen": []}
+    rows: dict[str, list[tuple[str, tuple[int, ...], int]]] = {"sketched": [], "native": [], "frozen": []}
     for name, parameter in optimizer.model.named_parameters():
         kind = "sketched" if id(parameter) in targets else "native" if id(parameter) in owned else "frozen"
         rows[kind].append((name, tuple(parameter.shape), parameter.numel() * parameter.element_size()))
     state = {
-        "sketches": sum(_bytes(flat) for flat in optimizer.sketches.flats.values()),
+        "sketches": sum(_bytes(flat) for flat in optimizer.sketcher.sketches.flats.values()),
         "row moments": sum(_bytes(moment) for moment in optimizer.moments.values()),
         "lower halves": optimizer.precision.nbytes(),
         "cached projections": optimizer.projections.nbytes(),
         "(dense gradient, never made)": sum(size for _, _, size in rows["sketched"]),
     }
-    return Description(*(tuple(rows[kind]) for kind in ("sketched", "native", "frozen")), state)
+    return Description(tuple(rows["sketched"]), tuple(rows["native"]), tuple(rows["frozen"]), state)
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .distributed import Rows
 from .merge import FP32, PRECISIONS
@@ -115,7 +115,7 @@ def check_model(
 
 def freeze(
     model: nn.Module, targets: Sequence[Target], native: torch.optim.Optimizer | None
-) -> list[tuple[Tensor, bool]]:
+) -> list[tuple[nn.Parameter, bool]]:
     """Only native parameters keep asking for gradients; returns each parameter's flag as it was."""
     owned = set()
     if native is not None:
@@ -128,13 +128,20 @@ def freeze(
     return before
 
 
-def check_probe(region: TrustRegion | None, probe: Probe | None, source: Callable[[], Probe] | None) -> None:
-    """A trust region can't judge without a probe; said before anything is computed."""
-    if region is not None and probe is None and source is None:
+def probe_maker(
+    region: TrustRegion | None, probe: Probe | None, source: Callable[[], Probe] | None
+) -> Callable[[], Probe] | None:
+    """What makes the probe that `region` judges by; that there is none is said before anything is computed."""
+    if region is None:
+        return None
+    if probe is not None:
+        return lambda: probe
+    if source is None:
         raise ValueError(
             "step() needs a probe, since there is a trust region: pass step(probe=…) or construct LoGRA with "
             "probe_source="
         )
+    return source
 
 
 def named(targets: Sequence[Target], name: str) -> Target:

@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from . import guards
 from .describe import Description, describe
+from .distributed import Reduce
 from .judge import measure
+from .merge import FP32
 from .side_branch import side_branch
 from .sketch import Projections, Sketcher
 from .targets import Target
 from .trust_region import Probe
-from .values import Proposal
+from .values import Proposal, StaleProposal
 from .weights import WeightStore
 
 
@@ -29,6 +32,12 @@ class Inspection:
     sketcher: Sketcher
     projections: Projections
     weights: WeightStore
+    precision: FP32
+    moments: dict[str, Tensor]
+    native: torch.optim.Optimizer | None
+    reduce: Reduce
+    updates: int
+    _ticket: object
 
     @property
     def sketches(self) -> Mapping[str, Tensor]:
@@ -61,3 +70,10 @@ class Inspection:
     def describe(self) -> Description:
         """What is sketched, native and frozen, with the bytes of each."""
         return describe(self)
+
+    def _refuse_stale(self, proposal: Proposal) -> None:
+        if proposal.ticket is not self._ticket:
+            raise StaleProposal(
+                f"the proposal was made at update {proposal.update} from a state that is gone (the optimizer "
+                f"is at update {self.updates}): call propose() again after the next backward"
+            )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .distributed import Reduce
 from .trust_region import (
     Probe,
     TrustRegion,
@@ -25,6 +26,7 @@ from .trust_region import (
 from .values import Mismatch, Proposal, Verdict
 
 if TYPE_CHECKING:
+    from .inspection import Inspection
     from .optimizer import LoGRA
 
 
@@ -47,7 +49,7 @@ def judge(optimizer: LoGRA, proposal: Proposal, probe: Probe, mismatch: float | 
     average = next_mismatch(optimizer.mismatch, _agreed(optimizer, mismatch), region.mismatch_decay)
     allowed = effective_budget(delta, average, region.budget_floor)
     values = _predicted(optimizer, region, proposal, probe)
-    predicted = _mean(optimizer, values)
+    predicted = _mean(optimizer.reduce, values)
     two_sided = optimizer.config["rule"] == "paper" if region.two_sided is None else region.two_sided
     scale = step_scale(predicted, allowed, region.alpha_max, two_sided)
     measured = None
@@ -57,9 +59,10 @@ def judge(optimizer: LoGRA, proposal: Proposal, probe: Probe, mismatch: float | 
     return Verdict(predicted, allowed, scale, average, measured, worst)
 
 
-def measure(optimizer: LoGRA, proposal: Proposal, probe: Probe, scale: float) -> float:
+def measure(optimizer: Inspection, proposal: Proposal, probe: Probe, scale: float) -> float:
     """Mean KL(π_old ‖ π_new) over the probe at `scale`, nothing committed; see `LoGRA.measure`."""
-    return _mean(optimizer, measure_kl(optimizer.model, probe, lambda: optimizer.preview(proposal, scale)))
+    values = measure_kl(optimizer.model, probe, lambda: optimizer.preview(proposal, scale))
+    return _mean(optimizer.reduce, values)
 
 
 def _predicted(optimizer: LoGRA, region: TrustRegion, proposal: Proposal, probe: Probe) -> Tensor:
@@ -90,14 +93,14 @@ def _fit(
     return 0.0, 0.0
 
 
-def _mean(optimizer: LoGRA, values: Tensor) -> float:
+def _mean(reduce: Reduce, values: Tensor) -> float:
     """The mean over the positions of all replicas.
 
     Raises:
         ValueError: if there are none.
     """
     sums = torch.tensor([float(values.sum()), float(len(values))], dtype=torch.float64)
-    total, count = optimizer.reduce.total(sums).tolist()
+    total, count = reduce.total(sums).tolist()
     if count == 0:
         raise ValueError(
             "the probe has no position to judge at: mark at least one generated token; nothing was changed"

@@ -70,7 +70,7 @@ class FP32:
     """
 
     name = "fp32"
-    stored = (torch.float32, torch.float64)
+    stored: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
 
     def __init__(self, seed: int = 0, halves: str = "device") -> None:
         self.seed = seed
@@ -179,9 +179,6 @@ class Split(Nearest):
 
     Four bytes a weight in all, two of them on the accelerator with `halves="host"` (Split-SGD, Kalamkar et
     al. 2020).
-
-    Raises:
-        ValueError: on a checkpoint whose lower halves belong to other weights.
     """
 
     name = "split"
@@ -248,5 +245,5 @@ def fingerprint(weight: Tensor) -> Tensor:
     """A digest of the weight's bytes, uint8 [16]: tells whether lower halves fit these upper halves."""
     digest = hashlib.blake2b(digest_size=16)
     for rows in row_blocks(*weight.shape):
-        digest.update(weight[rows].detach().cpu().contiguous().view(torch.uint8).numpy())
+        digest.update(weight[rows].detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return torch.tensor(list(digest.digest()), dtype=torch.uint8)

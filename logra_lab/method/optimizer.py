@@ -29,7 +29,7 @@ from .merge import PRECISIONS
 from .sketch import Projections, Sketcher
 from .targets import DEFAULT_TARGETS, Target, find_targets
 from .trust_region import Probe, TrustRegion
-from .values import Mismatch, NonFiniteSketch, Proposal, StaleProposal, StepReport, Update, Verdict
+from .values import Mismatch, NonFiniteSketch, Proposal, StepReport, Update, Verdict
 from .weights import WeightStore
 
 
@@ -86,7 +86,7 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         factor_dtype: torch.dtype = torch.float32,
         halves: str = "device",
     ) -> None:
-        config = dict(
+        config: dict[str, Any] = dict(
             rank=rank, seed=seed, rule=rule, shared=shared, refresh=refresh, precision=precision, beta2=beta2,
             eps=eps, factor_dtype=str(factor_dtype),
         )  # fmt: skip
@@ -188,7 +188,7 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
             tell(update)
         return update
 
-    def step(
+    def step(  # type: ignore[override]  # torch's returns the closure's loss; here it is a report
         self,
         closure: Callable[[], Any] | None = None,
         *,
@@ -206,7 +206,7 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 closure()
-        guards.check_probe(self.trust_region, probe, self.probe_source)
+        make_probe = guards.probe_maker(self.trust_region, probe, self.probe_source)
         try:
             proposal = self.propose(tokens)
         except NonFiniteSketch as error:
@@ -216,9 +216,7 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
             reached = "every sketch is zero" if self.sketcher.touched else "no backward reached a target"
             self.commit(proposal)
             return StepReport("no signal", self.updates, f"nothing moved: {reached}", 0.0)
-        verdict = None
-        if self.trust_region is not None:
-            verdict = self.judge(proposal, probe if probe is not None else self.probe_source(), mismatch)
+        verdict = None if make_probe is None else self.judge(proposal, make_probe(), mismatch)
         self.commit(proposal, 1.0 if verdict is None else verdict.scale)
         seen = {} if verdict is None else vars(verdict)
         return StepReport("updated", self.updates, "updated", proposal.sketch_norm, **seen)
@@ -249,10 +247,3 @@ class LoGRA(Inspection, RefusesLossScaling, torch.optim.Optimizer):
         self.sketcher.detach()
         for parameter, flag in self._was_trainable:
             parameter.requires_grad_(flag)
-
-    def _refuse_stale(self, proposal: Proposal) -> None:
-        if proposal.ticket is not self._ticket:
-            raise StaleProposal(
-                f"the proposal was made at update {proposal.update} from a state that is gone (the optimizer "
-                f"is at update {self.updates}): call propose() again after the next backward"
-            )

@@ -73,8 +73,8 @@ def constant_weights(model: nn.Module, targets: Sequence[Target]) -> Iterator[No
     half as much work again, and for the head a matrix of [V, D].
     """
     own = {id(module) for target in targets for module in target.modules}
-    plain = (m for m in model.modules() if type(m).forward is nn.Linear.forward and id(m) not in own)
-    with _with_tangents(_Tangent(module, None) for module in plain):
+    others = (m for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in own)
+    with _with_tangents(_Tangent(m, None) for m in others if type(m).forward is nn.Linear.forward):
         yield
 
 
@@ -114,12 +114,12 @@ class _Tangent:
 
     def __enter__(self) -> None:
         self._before = vars(self._module).get("forward")
-        self._module.forward = self
+        vars(self._module)["forward"] = self
 
     def __exit__(self, *_: object) -> None:
-        del self._module.forward
+        del vars(self._module)["forward"]
         if self._before is not None:
-            self._module.forward = self._before
+            vars(self._module)["forward"] = self._before
 
     def _linear(self, rows: Tensor) -> Tensor:
         if not self._few_rows:

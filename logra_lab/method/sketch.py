@@ -126,7 +126,7 @@ class SketchHook:
 
     @torch.compiler.disable
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        if self.sketcher is None or not torch.is_grad_enabled():
+        if self.sketcher is None or self.target is None or not torch.is_grad_enabled():
             return None
         return self.sketcher.tap(self.target, args[0], output)
 
@@ -177,13 +177,14 @@ class Sketcher:
 
     def _projected(self, target: Target, x: Tensor) -> Tensor:
         """P = X signs(A)ᵀ [..., r], computed once for the members of a group that read the same tensor."""
-        ref, version, projected, left = self._shared.pop(target.group, (None, 0, None, 0))
-        if ref is None or ref() is not x or version != x._version:
+        kept = self._shared.pop(target.group, None)
+        if kept is None or kept[0]() is not x or kept[1] != x._version:
             with torch.no_grad():
                 projected = self.projections.project(target, x)  # [..., r]
-            left = self._members[target.group]
+            kept = weakref.ref(x), x._version, projected, self._members[target.group]
+        ref, version, projected, left = kept
         if left > 1:  # the last member lets go, so that only autograd keeps P
-            self._shared[target.group] = (weakref.ref(x), x._version, projected, left - 1)
+            self._shared[target.group] = (ref, version, projected, left - 1)
         return projected
 
     def clear(self) -> None:

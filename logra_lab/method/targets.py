@@ -64,8 +64,8 @@ def find_targets(model: nn.Module, patterns: Sequence[str], *, shared: bool = Tr
     """
     by_weight: dict[int, list[tuple[str, nn.Linear]]] = {}
     for name, module in _matches(model, patterns):
-        _refuse_unsuitable(name, module)
-        by_weight.setdefault(id(module.weight), []).append((name, module))
+        linear = _suitable(name, module)
+        by_weight.setdefault(id(linear.weight), []).append((name, linear))
     if not by_weight:
         raise ValueError(
             f"no module is named {', '.join(patterns)}: pass targets= with some of this model's linear "
@@ -99,7 +99,8 @@ def _matches(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[str, n
             yield name, module
 
 
-def _refuse_unsuitable(name: str, module: nn.Module) -> None:
+def _suitable(name: str, module: nn.Module) -> nn.Linear:
+    """The module, if it is a plain floating-point `nn.Linear`."""
     kind = f"{type(module).__module__}.{type(module).__name__}"
     if hasattr(module, "base_layer"):
         raise TypeError(
@@ -121,6 +122,7 @@ def _refuse_unsuitable(name: str, module: nn.Module) -> None:
         raise TypeError(
             f"{name} has {module.weight.dtype} weights, a quantised layer: load the model unquantised"
         )
+    return module
 
 
 def _refuse_foreign_users(model: nn.Module, by_weight: dict[int, list[tuple[str, nn.Linear]]]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from .sparse_patch import apply_patch, changed_entries, encode_patch
 from .values import Update
 
 WAYS = ("full", "patch", "packet")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -135,17 +137,17 @@ class TrafficMeter:
             )
         optimizer, terms = self.sender.optimizer, self.sender.terms
         width = 2 if terms.factor_dtype in ("torch.bfloat16", "torch.float16") else 4
-        mean = [
-            {w: v / self.updates for w, v in sums.items()} for sums in (self.bytes, self.make, self.apply)
-        ]
         return TrafficReport(
-            self.updates, terms.rank, *mean,
+            self.updates, terms.rank, self._mean(self.bytes), self._mean(self.make), self._mean(self.apply),
             full_targets=sum(2 * target.rows * target.columns for target in optimizer.targets),
             changed=self.changed / self.updates,
             factor_bytes=sum(width * target.rows for target in optimizer.targets),
         )  # fmt: skip
 
-    def _timed(self, way: str, table: dict[str, float], run: Callable):
+    def _mean(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {way: total / self.updates for way, total in sums.items()}
+
+    def _timed(self, way: str, table: dict[str, float], run: Callable[[], Result]) -> Result:
         started = time.perf_counter()
         result = run()
         table[way] += time.perf_counter() - started
