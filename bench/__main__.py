@@ -1,6 +1,6 @@
 """`make bench`: the race, the cost curves, a table of what holds, and data/runs/bench-cpu.json.
 
-    python -m bench [--rounds 6] [--out FILE] [--small] [--no-costs]
+    python -m bench [--rounds 9] [--out FILE] [--small] [--no-costs]
 
 `--small` runs everything on a tiny model, to see that it works; its figures mean nothing.
 Exit status 1 if a hard figure fails (not with `--small`).
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="What a step costs on this CPU.")
-    parser.add_argument("--rounds", type=int, default=6, help="measured steps of every arm, at least 5")
+    parser.add_argument("--rounds", type=int, default=9, help="measured steps of every arm, at least 5")
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "runs" / "bench-cpu.json")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--small", action="store_true", help="a tiny model; its figures mean nothing")
@@ -115,7 +115,8 @@ def report(arms: dict[str, dict], held: list[Figure], minutes: float) -> None:
     print()
     for figure in held:
         mark = "holds" if figure.holds else ("FAILS" if figure.hard else "not reached")
-        print(f"{figure.name:58s} {figure.value:7.3f}  limit {figure.limit:.2f}  {mark}")
+        paired = "[{:.3f}, {:.3f}]".format(*figure.interval) if figure.interval else ""
+        print(f"{figure.name:58s} {figure.value:7.3f} {paired:16s}  limit {figure.limit:.2f}  {mark}")
     print(f"\n{minutes:.1f} minutes")
 
 

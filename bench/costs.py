@@ -1,4 +1,7 @@
-"""Cost against rank, tokens and width, beside the FLOP and byte model: one child per point, both arms in it."""
+"""Cost against rank, tokens, width and micro-batches, beside the FLOP and byte model.
+
+A child process per point, both arms in it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,18 @@ SWEEP = Shape(width=512, ffn=1792, heads=8, kv_heads=2, layers=2, vocab=1024, se
 RANKS = (8, 16, 32, 64, 128, 256)
 LENGTHS = (32, 64, 128, 256, 512)
 WIDTHS = (256, 384, 512, 768, 1024)
+MICRO_BATCHES = (1, 2, 4, 8)
 
 
 def points(base: Shape = SWEEP) -> list[tuple[str, Setting]]:
-    """(what varies, LoGRA's setting) for every point of the three curves."""
-    ranks = [("rank", Setting("logra", rank, shape=base)) for rank in RANKS]
-    lengths = [("tokens", Setting("logra", 16, shape=replace(base, length=length))) for length in LENGTHS]
-    widths = [("width", Setting("logra", 16, shape=widened(base, width))) for width in WIDTHS]
-    return ranks + lengths + widths
+    """(what varies, LoGRA's setting) for every point of the four curves; all but the last take a step in one pass."""
+    once = Setting("logra", 16, micro_batches=1, shape=base)
+    ranks = [("rank", replace(once, rank=rank)) for rank in RANKS]
+    lengths = [("tokens", replace(once, shape=replace(base, length=length))) for length in LENGTHS]
+    widths = [("width", replace(once, shape=widened(base, width))) for width in WIDTHS]
+    eight = replace(once, shape=replace(base, sequences=max(MICRO_BATCHES)))
+    pieces = [("micro_batches", replace(eight, micro_batches=count)) for count in MICRO_BATCHES]
+    return ranks + lengths + widths + pieces
 
 
 def widened(shape: Shape, width: int) -> Shape:
@@ -53,6 +60,7 @@ def row(varies: str, setting: Setting, seconds: dict[str, list[float]], ceilings
     model = {name: step_seconds(one, ceilings) for name, one in (("logra", setting), ("adamw", dense))}
     return {
         "varies": varies, "rank": setting.rank, "tokens": setting.shape.tokens, "width": setting.shape.width,
+        "micro_batches": setting.micro_batches,
         "logra_seconds": logra, "adamw_seconds": adamw, "ratio": logra / adamw,
         "model_logra_seconds": model["logra"], "model_adamw_seconds": model["adamw"],
         "model_ratio": model["logra"] / model["adamw"],

@@ -51,5 +51,9 @@ def summarise(results: Rounds, reference: str) -> dict[str, dict]:
             ).to_json()
             for key, what in (("time_ratio", "seconds"), ("peak_ratio", "peak"))
         }
-        table[name] = medians(rounds) | pair | {"rounds": [one["seconds"] for one in rounds]}
+        table[name] = (
+            medians(rounds)
+            | pair
+            | {"rounds": {what: [one[what] for one in rounds] for what in ("seconds", "peak")}}
+        )
     return table

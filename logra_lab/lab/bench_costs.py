@@ -1,4 +1,4 @@
-"""How a step's cost grows with rank, tokens and width: the recorded points beside the FLOP and byte model.
+"""How a step's cost grows with rank, tokens, width and micro-batches: the recorded points beside the FLOP and byte model.
 
 Left out: the model itself, which is in `bench/model.py` and went into the file with the points.
 """
@@ -15,7 +15,10 @@ from matplotlib.axes import Axes
 from logra_lab.lab.bench_figure import BENCH, MISSING
 from logra_lab.lab.plots import INK, Picture, new_figure, show, style
 
-AXES = {"rank": "rank r", "tokens": "tokens of a step T", "width": "width of the model"}
+AXES = {
+    "rank": "rank r", "tokens": "tokens of a step T", "width": "width of the model",
+    "micro_batches": "micro-batches of a step",
+}  # fmt: skip
 
 
 def show_costs(path: Path = BENCH) -> None:
@@ -31,10 +34,12 @@ def show_costs(path: Path = BENCH) -> None:
 def cost_picture(record: Mapping[str, Any]) -> Picture:
     """LoGRA's seconds over dense AdamW's against what varies, measured and by the model, in a panel each."""
     rows = record["costs"]
-    figure, panels = new_figure(9.6, 3.5, columns=len(AXES), sharey=True)
+    figure, grid = new_figure(9.0, 6.4, rows=2, columns=2, sharey=True)
+    panels = grid.flatten()
     for axes, varies in zip(panels, AXES, strict=True):
         draw_curve(axes, varies, [row for row in rows if row["varies"] == varies])
-    panels[0].set(ylabel="seconds over dense AdamW's")
+    for axes in grid[:, 0]:
+        axes.set(ylabel="seconds over dense AdamW's")
     panels[0].legend(loc="lower left")
     ranks = {row["rank"]: row for row in rows if row["varies"] == "rank"}
     even = [rank for rank, row in ranks.items() if row["ratio"] >= 1]
@@ -43,8 +48,8 @@ def cost_picture(record: Mapping[str, Any]) -> Picture:
     gaps = sorted(row["ratio"] - row["model_ratio"] for row in rows)
     return Picture(
         figure,
-        "Three panels of LoGRA's time over dense AdamW's, against rank, tokens and width: a measured curve and that of "
-        "FLOPs and bytes.",
+        "Four panels of LoGRA's time over dense AdamW's, against rank, tokens, width and micro-batches: a measured curve "
+        "and that of FLOPs and bytes.",
         f"{record['machine']['threads']} threads. At width {width}, {told}. The model counts matrix products and "
         f"bytes only; the measured ratio lies {gaps[0]:+.2f} to {gaps[-1]:+.2f} from it.",
     )
@@ -61,4 +66,4 @@ def draw_curve(axes: Axes, varies: str, rows: list[Mapping[str, Any]]) -> None:
     axes.minorticks_off()
     fixed = {name: rows[0][name] for name in AXES if name != varies}
     axes.set(xlabel=AXES[varies], ylim=(0, None))
-    axes.set_title(", ".join(f"{name} {value}" for name, value in fixed.items()), size=10)
+    axes.set_title(", ".join(f"{name.replace('_', '-')} {value}" for name, value in fixed.items()), size=10)

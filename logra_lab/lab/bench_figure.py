@@ -6,7 +6,7 @@ Left out: the cost curves (`bench_costs.py`), the ceilings and the sections; the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,19 +89,15 @@ def bench_words(record: Mapping[str, Any]) -> str:
     return (
         f"Recorded by `{record['command']}`: width {shape['width']}, {shape['layers']} layers, {tokens} tokens in "
         f"{pieces} micro-batches, {record['rounds']} rounds on {machine['processor']}, {machine['threads']} threads. "
-        f"{'; '.join(parts)}." + one_pass_words(record["arms"])
+        f"{'; '.join(parts)}." + one_pass_words(record.get("figures", ()))
     )
 
 
-def one_pass_words(arms: Mapping[str, Any]) -> str:
-    """The same ratios where all tokens go through the model at one time, over dense AdamW in one pass."""
-    ending = " in one pass"
-    if (dense := arms.get(REFERENCE + ending)) is None:
-        return ""
+def one_pass_words(figures: Sequence[Mapping[str, Any]]) -> str:
+    """LoGRA over dense AdamW where both take all tokens in one pass, as paired ratios with their intervals."""
     parts = [
-        f"{label(name.removesuffix(ending))} {arm['seconds'] / dense['seconds']:.2f} of the seconds and "
-        f"{arm['peak'] / dense['peak']:.2f} of the memory"
-        for name, arm in arms.items()
-        if name.startswith("logra") and name.endswith(ending)
+        f"{figure['name'].split()[2]} {figure['value']:.2f} ({figure['interval'][0]:.2f} to {figure['interval'][1]:.2f})"
+        for figure in figures
+        if figure["name"].endswith("both in one pass")
     ]
-    return f" In one pass, over dense AdamW in one pass: {'; '.join(parts)}."
+    return f" Seconds over dense AdamW's, both in one pass: {', '.join(parts)}." if parts else ""
