@@ -51,9 +51,6 @@ def summarise(results: Rounds, reference: str) -> dict[str, dict]:
             ).to_json()
             for key, what in (("time_ratio", "seconds"), ("peak_ratio", "peak"))
         }
-        table[name] = (
-            medians(rounds)
-            | pair
-            | {"rounds": {what: [one[what] for one in rounds] for what in ("seconds", "peak")}}
-        )
+        every = {what: [one[what] for one in rounds] for what in ("seconds", "peak")}
+        table[name] = medians(rounds) | pair | {"rounds": every}
     return table

@@ -1,8 +1,9 @@
 """Medians and paired ratios with an interval that needs no assumption.
 
-Of n paired ratios in order, the i-th from below and the i-th from above enclose the true median unless fewer than i fall
-on one side of it, which has a binomial probability. The interval is the narrowest of these that still covers it with
-95 %: for n = 9 the second and the eighth (96.1 %). Below six rounds none does; then it is the smallest and the largest.
+Of n paired ratios in order, the i-th from below and the i-th from above enclose the true median unless fewer than i
+fall on one side of it, which has a binomial probability. The interval is the narrowest of these that still covers it
+with 95 %: for n = 9 the second and the eighth (96.1 %). Below six rounds none does; then it is the smallest and the
+largest.
 """
 
 from __future__ import annotations

@@ -33,10 +33,8 @@ def figures(arms: dict[str, dict]) -> list[Figure]:
     r16, r64, judged = arms["logra r16"], arms["logra r64"], arms["logra r16 probe"]
     light, dense_light = arms["logra r16 checkpointing"], arms["adamw checkpointing"]
     dense, dense_once = arms["adamw"], arms["adamw in one pass"]
-    full_weights, rivals = (
-        ("sgd", "galore r16", "apollo r16"),
-        {"logra r16": "lora r16", "logra r64": "lora r64"},
-    )
+    full_weights = ("sgd", "galore r16", "apollo r16")
+    rivals = {"logra r16": "lora r16", "logra r64": "lora r64"}
     return [
         ratio("step time, r16 / dense AdamW", r16, dense, 0.60),
         ratio("step time, r16 / dense AdamW (aim)", r16, dense, 0.55, hard=False),

@@ -1,4 +1,4 @@
-"""How a step's cost grows with rank, tokens, width and micro-batches: the recorded points beside the FLOP and byte model.
+"""How a step's cost grows with rank, tokens, width and micro-batches: recorded points beside the FLOP and byte model.
 
 Left out: the model itself, which is in `bench/model.py` and went into the file with the points.
 """
@@ -48,8 +48,8 @@ def cost_picture(record: Mapping[str, Any]) -> Picture:
     gaps = sorted(row["ratio"] - row["model_ratio"] for row in rows)
     return Picture(
         figure,
-        "Four panels of LoGRA's time over dense AdamW's, against rank, tokens, width and micro-batches: a measured curve "
-        "and that of FLOPs and bytes.",
+        "Four panels of LoGRA's time over dense AdamW's, against rank, tokens, width and micro-batches: a measured "
+        "curve and that of FLOPs and bytes.",
         f"{record['machine']['threads']} threads. At width {width}, {told}. The model counts matrix products and "
         f"bytes only; the measured ratio lies {gaps[0]:+.2f} to {gaps[-1]:+.2f} from it.",
     )

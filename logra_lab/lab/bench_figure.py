@@ -96,7 +96,7 @@ def bench_words(record: Mapping[str, Any]) -> str:
 def one_pass_words(figures: Sequence[Mapping[str, Any]]) -> str:
     """LoGRA over dense AdamW where both take all tokens in one pass, as paired ratios with their intervals."""
     parts = [
-        f"{figure['name'].split()[2]} {figure['value']:.2f} ({figure['interval'][0]:.2f} to {figure['interval'][1]:.2f})"
+        "{} {:.2f} ({:.2f} to {:.2f})".format(figure["name"].split()[2], figure["value"], *figure["interval"])
         for figure in figures
         if figure["name"].endswith("both in one pass")
     ]
