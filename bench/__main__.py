@@ -1,8 +1,8 @@
 """`make bench`: the race, the cost curves, a table of what holds, and data/runs/bench-cpu.json.
 
-    python -m bench [--rounds 9] [--out FILE] [--small] [--no-costs]
+    python -m bench [--rounds 9] [--out FILE] [--small] [--no-costs | --only-costs]
 
-`--small` runs everything on a tiny model, to see that it works; its figures mean nothing.
+`--only-costs` measures the curves again and puts them into a record that is there. `--small` runs everything on a tiny model, to see that it works; its figures mean nothing.
 Exit status 1 if a hard figure fails (not with `--small`).
 """
 
@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, write, print; returns the exit status."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
+    if options.only_costs:
+        return refresh_costs(options)
     start, here = time.time(), machine(options.threads)
     settings = shrunk(ARMS, SMALL if options.small else DENSE.shape, options.threads)
     ceilings = measure_ceilings()
@@ -62,8 +64,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "runs" / "bench-cpu.json")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--small", action="store_true", help="a tiny model; its figures mean nothing")
-    parser.add_argument("--no-costs", action="store_true", help="leave the curves out")
+    curves = parser.add_mutually_exclusive_group()
+    curves.add_argument("--no-costs", action="store_true", help="leave the curves out")
+    curves.add_argument(
+        "--only-costs", action="store_true", help="the curves alone, into a record that is there"
+    )
     return parser.parse_args(arguments)
+
+
+def refresh_costs(options: argparse.Namespace) -> int:
+    """The curves of an earlier record measured anew, with the load at that time."""
+    record = json.loads(options.out.read_text(encoding="utf-8"))
+    load = machine(options.threads)["load_before"]
+    record |= {"costs": cost_curves(measure_ceilings(), options), "costs_load_before": load}
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 def cost_curves(ceilings: Ceilings, options: argparse.Namespace) -> list[dict]:
@@ -71,7 +86,7 @@ def cost_curves(ceilings: Ceilings, options: argparse.Namespace) -> list[dict]:
     rows = []
     for varies, setting in points(SMALL)[:6] if options.small else points():
         setting = Setting.from_json(setting.to_json() | {"threads": options.threads})
-        seconds = run_in_child("bench.costs:measure", {"setting": setting.to_json(), "rounds": 5})
+        seconds = run_in_child("bench.costs:measure", {"setting": setting.to_json(), "rounds": 9})
         rows.append(row(varies, setting, seconds, ceilings))
     tell("cost curves done")
     return rows

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from bench.model import Ceilings, step_seconds
 from bench.settings import Setting, Shape
+from bench.statistics import paired_ratio
 
 SWEEP = Shape(width=512, ffn=1792, heads=8, kv_heads=2, layers=2, vocab=1024, sequences=4, length=128)
 RANKS = (8, 16, 32, 64, 128, 256)
@@ -54,14 +55,15 @@ def measure(argument: dict) -> dict[str, list[float]]:
 
 
 def row(varies: str, setting: Setting, seconds: dict[str, list[float]], ceilings: Ceilings) -> dict:
-    """One point of a curve: measured medians and what the model says."""
+    """One point of a curve: medians, their paired ratio, and what the model says."""
     dense = replace(setting, arm="adamw", rank=0)
     logra, adamw = (statistics.median(seconds[name]) for name in ("logra", "adamw"))
+    paired = paired_ratio(seconds["logra"], seconds["adamw"])
     model = {name: step_seconds(one, ceilings) for name, one in (("logra", setting), ("adamw", dense))}
     return {
         "varies": varies, "rank": setting.rank, "tokens": setting.shape.tokens, "width": setting.shape.width,
         "micro_batches": setting.micro_batches,
-        "logra_seconds": logra, "adamw_seconds": adamw, "ratio": logra / adamw,
+        "logra_seconds": logra, "adamw_seconds": adamw, "ratio": paired.median, "low": paired.low, "high": paired.high,
         "model_logra_seconds": model["logra"], "model_adamw_seconds": model["adamw"],
         "model_ratio": model["logra"] / model["adamw"],
     }  # fmt: skip

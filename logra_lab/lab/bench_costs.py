@@ -58,7 +58,9 @@ def cost_picture(record: Mapping[str, Any]) -> Picture:
 def draw_curve(axes: Axes, varies: str, rows: list[Mapping[str, Any]]) -> None:
     """Measured points joined by a line, and the model's line."""
     xs = [row[varies] for row in rows]
-    axes.plot(xs, [row["ratio"] for row in rows], marker="o", label="measured", **style(0))
+    axes.plot(xs, [row["ratio"] for row in rows], marker="o", label="measured, with its interval", **style(0))
+    lows, highs = ([row[end] for row in rows] for end in ("low", "high"))
+    axes.fill_between(xs, lows, highs, color=style(0)["color"], alpha=0.2, linewidth=0)
     axes.plot(xs, [row["model_ratio"] for row in rows], label="FLOPs and bytes", **style(1))
     axes.axhline(1.0, color=INK, linewidth=1, linestyle=":")
     axes.set_xscale("log", base=2)

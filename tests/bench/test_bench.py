@@ -177,8 +177,19 @@ def test_the_whole_command_writes_a_record_that_says_where_it_comes_from(tmp_pat
     assert "FAILS" in capsys.readouterr().out  # equal times are no 0.60
 
 
+def test_the_curves_alone_go_into_the_record_that_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "cost_curves", lambda ceilings, options: [{"varies": "rank"}])
+    out = tmp_path / "bench.json"
+    out.write_text(json.dumps({"arms": {"adamw": 1}, "costs": []}), encoding="utf-8")
+    assert command.main(["--only-costs", "--threads", "1", "--out", str(out)]) == 0
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert record["arms"] == {"adamw": 1} and record["costs"] == [{"varies": "rank"}]
+
+
 def test_a_cost_point_holds_measured_and_modelled_figures():
     varies, setting = points()[0]
     point = row(varies, setting, {"logra": [1.0, 2.0, 3.0], "adamw": [4.0, 4.0, 4.0]}, Ceilings(1e11, 1e10))
-    assert point["ratio"] == 0.5 and 0.4 < point["model_ratio"] < 1
+    assert (point["low"], point["ratio"], point["high"]) == (0.25, 0.5, 0.75) and 0.4 < point[
+        "model_ratio"
+    ] < 1
     assert medians([{"a": 1.0}, {"a": 3.0}, {"a": 2.0}]) == {"a": 2.0}

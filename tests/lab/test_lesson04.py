@@ -152,6 +152,8 @@ COSTS = [
         "micro_batches": 1,
         "ratio": ratio,
         "model_ratio": ratio - 0.1,
+        "low": ratio - 0.05,
+        "high": ratio + 0.05,
     }
     for varies in bench_costs.AXES
     for rank, ratio in ((8, 0.6), (256, 1.1))
