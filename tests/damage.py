@@ -13,9 +13,12 @@ HUGE = (10**400, -(2**70), 2**63, 1e308, -1e308, float("inf"), float("nan"))
 ODD = (None, True, "ten", "", -1, 0.5, [], {}, [1, "x"], {"a": None}, "\ud800", "\0", *HUGE)
 
 
-def damaged_bytes(data: bytes, dice: random.Random) -> bytes:
-    """`data` with a bit flipped, its end cut off, bytes put in, taken out, overwritten or copied from elsewhere."""
-    at, kind = dice.randrange(len(data)), dice.randrange(6)
+def damaged_bytes(data: bytes, dice: random.Random, within: int | None = None) -> bytes:
+    """`data` with a bit flipped, its end cut off, bytes put in, taken out, overwritten or copied from elsewhere.
+
+    The damage begins in the first `within` bytes; anywhere if None.
+    """
+    at, kind = dice.randrange(within or len(data)), dice.randrange(6)
     if kind == 0:
         return data[:at] + bytes([data[at] ^ (1 << dice.randrange(8))]) + data[at + 1 :]
     if kind == 1:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from logra_lab.method import DEFAULT_TARGETS, LoGRA, StepReport, TrustRegion
+from logra_lab.method import DEFAULT_TARGETS, LoGRA, Mismatch, Probe, StepReport, TrustRegion
 from logra_lab.rl.config import ArmConfig
 from logra_lab.rl.projected import apollo_optimizer, galore_optimizer, plain_state, restore_state
 from logra_lab.rl.row_adam import RowAdam
@@ -39,7 +39,11 @@ class Arm:
         self.optimizer.zero_grad(set_to_none=True)
 
     def step(
-        self, *, probe: object = None, tokens: float | None = None, mismatch: float | None = None
+        self,
+        *,
+        probe: Probe | None = None,
+        tokens: float | None = None,
+        mismatch: float | Mismatch | None = None,
     ) -> StepReport:
         """One update from the gradients collected so far, or a report that says why there was none."""
         norm = gradient_norm(self.parameters())
@@ -97,7 +101,11 @@ class LoGRAArm(Arm):
     """LoGRA as an arm: sketches in place of gradients."""
 
     def step(
-        self, *, probe: object = None, tokens: float | None = None, mismatch: float | None = None
+        self,
+        *,
+        probe: Probe | None = None,
+        tokens: float | None = None,
+        mismatch: float | Mismatch | None = None,
     ) -> StepReport:
         """Propose, judge by the probe (with a trust region), commit."""
         return self.optimizer.step(probe=probe, tokens=tokens, mismatch=mismatch)

@@ -6,7 +6,7 @@ P  prompts      G  answers per prompt      B = P*G  sequences      L  padded len
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from logra_lab.rl.config import RunConfig
-from logra_lab.rl.generation import Sampled, sample_tokens
+from logra_lab.rl.generation import Sampler, sample_tokens
 from logra_lab.rl.losses import no_signal, per_token
 from logra_lab.rl.policy import Policy, Rollout, rollout
 from logra_lab.rl.tasks import Problem, Task
@@ -89,7 +89,7 @@ def answer_prompts(
     config: RunConfig,
     generator: torch.Generator,
     *,
-    sampler: Callable[..., Sampled] = sample_tokens,
+    sampler: Sampler = sample_tokens,
 ) -> Batch:
     """Sample `config.answers` answers to each problem, answers to the same problem side by side, and reward them."""
     repeated = [problem for problem in problems for _ in range(config.answers)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 
 from logra_lab.rl.batch import draw_problems, score_answers
-from logra_lab.rl.generation import Sampled, Sampling, sample_tokens
+from logra_lab.rl.generation import Sampler, Sampling, sample_tokens
 from logra_lab.rl.policy import Policy, rollout
 from logra_lab.rl.tasks import Problem, Task
 
@@ -24,10 +24,10 @@ def evaluate(
     *,
     greedy: bool = True,
     sequences: int = SEQUENCES,
-    sampler: Callable[..., Sampled] = sample_tokens,
+    sampler: Sampler = sample_tokens,
 ) -> dict[str, float]:
     """`accuracy` (sampled) and `greedy` on `problems` held-out problems, or on all of them."""
-    chosen = task.held_out
+    chosen: Sequence[Problem] = task.held_out
     if problems is not None and problems < len(chosen):
         chosen = draw_problems(chosen, problems, generator)
     result = {"accuracy": accuracy(policy, task, chosen, sampling, generator, sequences, sampler)}
@@ -40,11 +40,11 @@ def evaluate(
 def accuracy(
     policy: Policy,
     task: Task,
-    problems: list[Problem] | tuple[Problem, ...],
+    problems: Sequence[Problem],
     sampling: Sampling,
     generator: torch.Generator,
     sequences: int = SEQUENCES,
-    sampler: Callable[..., Sampled] = sample_tokens,
+    sampler: Sampler = sample_tokens,
 ) -> float:
     """The share of `problems` answered right, one answer each."""
     right = 0.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -58,6 +58,23 @@ class Sampled(NamedTuple):
     finished: Tensor
 
 
+class Sampler(Protocol):
+    """Whoever samples: `sample_tokens`, `generate_tokens`, or the `sample` of an engine (`scale/engines.py`)."""
+
+    def __call__(
+        self,
+        model: CausalLM,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        sampling: Sampling,
+        stop_ids: Sequence[int],
+        pad: int,
+        generator: torch.Generator,
+        /,
+    ) -> Sampled:
+        """Answers to left-padded prompts [B, L], with the log-prob of each token as it was sampled."""
+
+
 @contextlib.contextmanager
 def evaluation_mode(model: CausalLM) -> Iterator[None]:
     """The model in evaluation mode with its cache on; each module's mode and the cache setting come back afterwards."""
@@ -94,7 +111,8 @@ def sample_tokens(
     finished = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
     mask, ids, cache = attention_mask.long(), input_ids, DynamicCache(config=model.config)
     cache_name = cache_argument(model)
-    columns, scores, alive = [], [], []
+    columns: list[Tensor] = []
+    scores, alive = [], []
     with evaluation_mode(model):
         while len(columns) < sampling.max_new_tokens and not everywhere(bool(finished.all())):
             inputs = {

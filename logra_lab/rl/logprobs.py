@@ -187,12 +187,12 @@ def cache_argument(model: CausalLM) -> str:
 
 def _arguments(model: CausalLM) -> frozenset[str]:
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return _arguments_of(type(inner))
+    return _arguments_of(type(inner).forward)
 
 
 @functools.cache
-def _arguments_of(model_type: type) -> frozenset[str]:
-    return frozenset(inspect.signature(model_type.forward).parameters)
+def _arguments_of(forward: Callable[..., object]) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)
 
 
 def _score_chunk(

@@ -10,7 +10,7 @@ harmless. `load_policy` trusts no remote code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from logra_lab.data_files import located
-from logra_lab.rl.generation import Sampled, Sampling, sample_tokens
+from logra_lab.rl.generation import Sampler, Sampling, sample_tokens
 from logra_lab.rl.logprobs import (
     CausalLM,
     Scores,
@@ -150,7 +150,7 @@ def rollout(
     sampling: Sampling,
     generator: torch.Generator,
     *,
-    sampler: Callable[..., Sampled] = sample_tokens,
+    sampler: Sampler = sample_tokens,
 ) -> Rollout:
     """Sample one answer to each encoded prompt (repeat a prompt to get a group); the model is left as it was."""
     pad = policy.tokenizer.pad_token_id if policy.tokenizer.pad_token_id is not None else policy.stop_ids[0]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from logra_lab.rl.logprobs import CausalLM, apply_head, check_masks, check_temperature, hidden_states
 
@@ -76,16 +77,23 @@ class LMProbe:
 
 @contextlib.contextmanager
 def forward_mode_attention(model: CausalLM) -> Iterator[None]:
-    """Flash-attention models compute with SDPA inside (flash has no forward-mode rule); the setting is restored."""
-    setting = getattr(model.config, "_attn_implementation", None)
-    if setting is None or "flash" not in setting:
+    """Flash-attention models compute with SDPA inside (flash has no forward-mode rule); the settings are restored."""
+    settings = [(config, config._attn_implementation) for config in _configs(model)]
+    if not any("flash" in (name or "") for _, name in settings):
         yield
         return
     try:
         model.set_attn_implementation("sdpa")
         yield
     finally:
-        model.config._attn_implementation = setting
+        for config, name in settings:  # an outer config sets its inner ones too, so they come after it
+            config._attn_implementation = name
+
+
+def _configs(model: CausalLM) -> list[PreTrainedConfig]:
+    """The configs of the model and of the models in it (text, vision), each once, outer ones first."""
+    configs = (getattr(module, "config", None) for module in model.modules())
+    return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
 
 
 def _unpadded(

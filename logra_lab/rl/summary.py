@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom
@@ -70,7 +70,7 @@ def verdict(difference: dict[str, Any] | None, reference: str = REFERENCE) -> st
     return f"{'above' if points > 0 else 'below'} {reference} by {abs(points):.1f} ± {margin:.1f} points"
 
 
-def accuracies(record: dict[str, Any]) -> list[float]:
+def accuracies(record: Mapping[str, Any]) -> list[float]:
     """All sampled accuracies of a run, in order; the last one on all held-out problems."""
     return [a for a in record["curves"]["accuracy"] if a is not None]
 

@@ -121,7 +121,8 @@ def _arithmetic(name, operand_lists, sign, value, share, seed) -> Task:
         raise ValueError(
             f"share={share} leaves one side of the split empty; use a share between 0 and 1, e.g. 0.15"
         )
-    train, held_out = [], []
+    train: list[Problem] = []
+    held_out: list[Problem] = []
     for operands in operand_lists:
         problem = Problem(sign.join(str(n) for n in operands) + "=", str(value(operands)), tuple(operands))
         (held_out if is_held_out(operands, share, seed) else train).append(problem)
@@ -129,8 +130,11 @@ def _arithmetic(name, operand_lists, sign, value, share, seed) -> Task:
         raise ValueError(
             f"{name}: {len(train)} training and {len(held_out)} held-out problems; use a larger range"
         )
-    train, held_out = (check_gold(side, integer_value, name) for side in (train, held_out))
-    return Task(name, train, held_out, lambda response, problem: exact_integer(response, problem.answer))
+    for side in (train, held_out):
+        check_gold(side, integer_value, name)
+    return Task(
+        name, tuple(train), tuple(held_out), lambda response, problem: exact_integer(response, problem.answer)
+    )
 
 
 def _check_largest(name: str, largest: int) -> None:

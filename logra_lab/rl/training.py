@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logra_lab.method import StepReport
+from logra_lab.method import Mismatch, StepReport
 from logra_lab.rl import checkpoint as checkpoints
 from logra_lab.rl import losses
 from logra_lab.rl.baselines import Arm, make_arm
@@ -34,7 +34,7 @@ from logra_lab.rl.config import RunConfig
 from logra_lab.rl.endings import RunResult, run_to_the_end
 from logra_lab.rl.evaluation import evaluate
 from logra_lab.rl.feedback import make_feedback
-from logra_lab.rl.generation import Sampled, sample_tokens
+from logra_lab.rl.generation import Sampler, sample_tokens
 from logra_lab.rl.interrupt import StopRequest
 from logra_lab.rl.kl import ProbeSnapshot
 from logra_lab.rl.metrics import MetricsLog, of_report, peak_memory
@@ -71,7 +71,7 @@ class Trainer:
         self.policy = policy if policy is not None else load_policy(config.model)
         self.task = task if task is not None else make_task(config.task, **dict(config.task_options))
         self.reference = _reference_copy(self.policy, config)
-        self.sampler: Callable[..., Sampled] = sample_tokens
+        self.sampler: Sampler = sample_tokens
         self.arm: Arm = self._make_arm()
         self.policy = dataclasses.replace(self.policy, model=self.arm.model)
         self.feedback = make_feedback(config.arm, config.steps)
@@ -147,7 +147,7 @@ class Trainer:
             length_weight=config.length_weight,
         )  # fmt: skip
 
-    def _mismatch(self, batch: Batch, log_probs: Tensor) -> float | None:
+    def _mismatch(self, batch: Batch, log_probs: Tensor) -> float | Mismatch | None:
         return batch.mismatch(log_probs)
 
     def _rollout(self) -> Batch:

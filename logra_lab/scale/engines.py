@@ -5,9 +5,8 @@
     engine = vllm_engine.colocated(policy, path)          # optional; full weights by vLLM's own update API
     engine.attach(optimizer); trainer.sampler = engine.sample
 
-`sample` has the signature of `logra_lab.rl.generation.sample_tokens`, log-probs included: the loop compares them with
-its own and charges the difference to the KL budget (method.md §3). Every sync of weights is logged with bytes and
-seconds.
+`sample` is a `logra_lab.rl.generation.Sampler`, log-probs included: the loop compares them with its own
+and charges the difference to the KL budget (method.md §3). Every sync of weights is logged with bytes and seconds.
 
 Left out: sampling while training goes on. An engine answers from the weights of the last commit.
 
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from logra_lab.method import LoGRA
 from logra_lab.method.sender import Sender
-from logra_lab.rl.generation import Sampled, Sampling, sample_tokens
+from logra_lab.rl.generation import Sampled, Sampler, Sampling, sample_tokens
 from logra_lab.scale.rollouts import RemoteWorker, Sync
 from logra_lab.scale.transport import Transport
 
@@ -43,17 +42,9 @@ class Engine(Protocol):
     def attach(self, optimizer: LoGRA) -> None:
         """Follow this optimizer's commits; its model's weights now are the start."""
 
-    def sample(
-        self,
-        model: nn.Module,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        sampling: Sampling,
-        stop_ids: Sequence[int],
-        pad: int,
-        generator: torch.Generator,
-    ) -> Sampled:
-        """Answers to left-padded prompts [B, L], with the log-prob of each token as it was sampled."""
+    @property
+    def sample(self) -> Sampler:
+        """A method that samples with the engine's weights."""
 
     def close(self) -> None:
         """End processes and free memory that belong to the engine."""

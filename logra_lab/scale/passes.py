@@ -5,14 +5,14 @@ P  problems      k  answers to each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from logra_lab.rl.batch import score_answers
 from logra_lab.rl.evaluation import SEQUENCES
-from logra_lab.rl.generation import Sampled, Sampling, sample_tokens
+from logra_lab.rl.generation import Sampler, Sampling, sample_tokens
 from logra_lab.rl.policy import Policy, rollout
 from logra_lab.rl.tasks import Problem, Task
 from logra_lab.scale.world import World
@@ -26,7 +26,7 @@ def right_answers(
     generator: torch.Generator,
     *,
     answers: int = 1,
-    sampler: Callable[..., Sampled] = sample_tokens,
+    sampler: Sampler = sample_tokens,
     world: World | None = None,
     sequences: int = SEQUENCES,
 ) -> Tensor:

@@ -5,8 +5,8 @@
     answers = rollout(policy, prompts, sampling, generator, sampler=worker.sample)   # logra_lab.rl.policy
     m_hat = mismatch(answers, log_probs)                                            # for optimizer.step
 
-`sample` has the signature of `logra_lab.rl.generation.sample_tokens`, so the loop doesn't know that its answers
-come from another process. Its random draws come from the worker's generator, seeded from the trainer's.
+`sample` is a `logra_lab.rl.generation.Sampler`, so the loop doesn't know that its answers come from another
+process. Its random draws come from the worker's generator, seeded from the trainer's.
 
 Left out: overlap of rollouts with training, and several workers at once (make one `RemoteWorker` for each
 and hand each the same packet by `send_packet`).

@@ -71,7 +71,9 @@ def whole_weights(
     for name, tensor in policy.model.state_dict(keep_vars=True).items():
         if id(tensor) not in done:
             target = targets.get(id(tensor))
-            value = tensor.detach() if target is None else optimizer.weight(target.name)
+            value = tensor.detach()
+            if optimizer is not None and target is not None:
+                value = optimizer.weight(target.name)
             if optimizer is not None and isinstance(tensor, DTensor):
                 value = optimizer.weights.rows.gather(value, tensor)
             value = value.to("cpu", dtype) if value.is_floating_point() else value.cpu()

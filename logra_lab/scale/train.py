@@ -48,7 +48,7 @@ def prepare(
     folder: str | Path | None = None,
     resume: bool = False,
     task: Task | None = None,
-    engine: Engine | Callable[[ScaleTrainer], Engine] | None = None,
+    engine: Engine | Callable[[ScaleTrainer], Engine | None] | None = None,
     card: Card | None = None,
     force: bool = False,
     world: World | None = None,

@@ -226,11 +226,11 @@ class ScaleTrainer(Trainer):
         config, rollout = self.config, batch.rollout
         rows = slice(0, -(-config.probe_sequences // self.world.size))
         masks = (rollout.input_ids[rows], rollout.attention_mask[rows], rollout.generated_mask[rows])
-        kind = dict(max_tokens=config.probe_tokens, rows_at_once=config.probe_rows)
         try:
-            return EvenProbe(*masks, config.temperature, **kind).prepare(
-                self.world if self.sharded else World()
+            probe = EvenProbe(
+                *masks, config.temperature, max_tokens=config.probe_tokens, rows_at_once=config.probe_rows
             )
+            return probe.prepare(self.world if self.sharded else World())
         except ValueError:
             if self.sharded:
                 raise

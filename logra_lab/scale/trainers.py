@@ -82,9 +82,8 @@ class LastInputs:
                 "no training forward was seen yet: make the optimizer for the model that the trainer runs"
             )
         ids, attended = self._inputs["input_ids"], self._inputs["attention_mask"]
-        return LMProbe(
-            ids, attended, self._generated(ids, attended.bool()), self.temperature, max_tokens=self.tokens
-        )
+        generated = _generated(ids, attended.bool(), self._inputs["labels"], self._inputs["keep"])
+        return LMProbe(ids, attended, generated, self.temperature, max_tokens=self.tokens)
 
     def close(self) -> None:
         """Remove the hook."""
@@ -105,16 +104,16 @@ class LastInputs:
             "keep": kwargs.get("logits_to_keep"),
         }
 
-    def _generated(self, ids: Tensor, attended: Tensor) -> Tensor:
-        labels, keep = self._inputs["labels"], self._inputs["keep"]
-        if labels is not None:
-            sampled = labels != -100
-        elif isinstance(keep, int) and keep > 1:
-            sampled = torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] - (keep - 1)
-        else:
-            sampled = torch.ones_like(attended)
-        before = nn.functional.pad(attended, (1, 0))[:, :-1]
-        return sampled & attended & before
+
+def _generated(ids: Tensor, attended: Tensor, labels: Tensor | None, keep: Any) -> Tensor:
+    if labels is not None:
+        sampled = labels != -100
+    elif isinstance(keep, int) and keep > 1:
+        sampled = torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] - (keep - 1)
+    else:
+        sampled = torch.ones_like(attended)
+    before = nn.functional.pad(attended, (1, 0))[:, :-1]
+    return sampled & attended & before
 
 
 def refuse(model: nn.Module, args: Any) -> None:

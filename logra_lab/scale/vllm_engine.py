@@ -83,7 +83,7 @@ class VLLM:
         if self._optimizer is None:
             raise RuntimeError("vLLM follows no optimizer yet; call attach(optimizer) first")
         if self._stale:
-            self._sync()
+            self._sync(self._optimizer)
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
         prompts = [ids[mask.bool()].tolist() for ids, mask in zip(input_ids, attention_mask, strict=True)]
         answers = list(self._generate(prompts, settings(sampling, stop_ids, seed)))
@@ -98,12 +98,12 @@ class VLLM:
     def _note(self, _: Update) -> None:
         self._stale = True
 
-    def _sync(self) -> None:
+    def _sync(self, optimizer: LoGRA) -> None:
         started = time.monotonic()
         self._transfer.send_weights()
-        size = sum(p.numel() * p.element_size() for p in self._optimizer.model.parameters())
+        size = sum(p.numel() * p.element_size() for p in optimizer.model.parameters())
         self.syncs.append(
-            Sync("full", self._optimizer.updates, size, time.monotonic() - started, "vLLM takes full weights")
+            Sync("full", optimizer.updates, size, time.monotonic() - started, "vLLM takes full weights")
         )
         self._stale = False
 

@@ -32,12 +32,11 @@ from transformers import AutoModelForCausalLM
 from logra_lab.method.chain import Terms
 from logra_lab.method.packet import Packet, PacketError, decode, encode
 from logra_lab.method.replica import Replica
-from logra_lab.rl.generation import Sampled, Sampling, sample_tokens
+from logra_lab.rl.generation import Sampled, Sampler, Sampling, sample_tokens
 from logra_lab.rl.policy import switch_dropout_off
 from logra_lab.scale.transport import Directory, Transport, connect
 
 Load = Callable[[Terms], nn.Module]
-Sampler = Callable[..., Sampled]
 
 
 class Worker:

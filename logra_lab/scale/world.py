@@ -172,7 +172,8 @@ def shard_layers(model: nn.Module, world: World, device: torch.device) -> nn.Mod
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)
-    return fully_shard(model, mesh=mesh, ignored_params=outside)
+    fully_shard(model, mesh=mesh, ignored_params=outside)
+    return model
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

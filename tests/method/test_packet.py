@@ -14,6 +14,7 @@ from logra_lab.method import LoGRA
 from logra_lab.method.packet import PacketError, decode, encode
 from logra_lab.method.replica import Replica
 from logra_lab.method.sender import Sender
+from tests.damage import damaged_bytes
 from tests.method.worlds import same, stack
 
 TENSORS = {
@@ -112,22 +113,9 @@ def test_bytes_that_are_no_packet_are_named_so(data):
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
-    """One of six kinds of damage, at a random place; half of it in the header, where a reader can trip."""
-    end = len(data) if dice.random() < 0.5 else min(len(data), 8 + int.from_bytes(data[:8], "little"))
-    at = dice.randrange(end)
-    kind = dice.randrange(6)
-    if kind == 0:
-        return data[:at] + bytes([data[at] ^ (1 << dice.randrange(8))]) + data[at + 1 :]
-    if kind == 1:
-        return data[:at]
-    if kind == 2:
-        return data[:at] + dice.randbytes(dice.randrange(1, 9)) + data[at:]
-    if kind == 3:
-        return data[:at] + data[at + dice.randrange(1, 9) :]
-    if kind == 4:
-        return data[:at] + dice.randbytes(min(8, len(data) - at)) + data[at + 8 :]
-    other = dice.randrange(len(data))
-    return data[:at] + data[other : other + 16] + data[at + 16 :]
+    """Damage at a random place; half of it in the header, where a reader can trip."""
+    header = 8 + int.from_bytes(data[:8], "little")
+    return damaged_bytes(data, dice, within=header if dice.random() < 0.5 else len(data))
 
 
 def test_three_thousand_damaged_packets_each_give_a_clear_answer_and_change_nothing():

@@ -1,9 +1,16 @@
-"""Small untrained models for the tests: rotary positions (Llama) and learned positions (GPT-2), dropout configured."""
+"""Small untrained models: rotary positions (Llama), learned positions (GPT-2), models in a model (Gemma 3)."""
 
 from __future__ import annotations
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from logra_lab.rl.policy import Policy
 from logra_lab.rl.tokenizer import character_tokenizer
@@ -28,6 +35,22 @@ def gpt2(seed: int = 0) -> GPT2LMHeadModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return GPT2LMHeadModel(config).eval()
+
+
+def gemma3(seed: int = 0) -> Gemma3ForConditionalGeneration:
+    """A text model and a vision tower in one, each with a config inside the model's."""
+    text = dict(
+        vocab_size=len(character_tokenizer()), hidden_size=24, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, sliding_window=8, eos_token_id=0, pad_token_id=0,
+        layer_types=["sliding_attention", "full_attention"],
+    )  # fmt: skip
+    vision = dict(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+    )  # fmt: skip
+    config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Gemma3ForConditionalGeneration(config).eval()
 
 
 def policy(model=None) -> Policy:

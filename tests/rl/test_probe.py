@@ -8,7 +8,7 @@ import torch
 from logra_lab.method import LoGRA, TrustRegion
 from logra_lab.rl.kl import ProbeSnapshot
 from logra_lab.rl.policy import LMProbe, Sampling, rollout, token_scores
-from tests.rl.models import generator, gpt2, llama, policy
+from tests.rl.models import gemma3, generator, gpt2, llama, policy
 
 
 def answers(model, times=3):
@@ -79,6 +79,20 @@ def test_a_flash_attention_model_is_judged_with_sdpa_and_gets_its_setting_back(f
     except RuntimeError:
         assert fails
     assert set(seen) == {"sdpa"} and model.config._attn_implementation == "flash_attention_2"
+
+
+@pytest.mark.parametrize("outer", ["flash_attention_2", "sdpa"])
+def test_each_config_inside_a_config_gets_its_own_setting_back(outer):
+    model, seen = gemma3(), []
+    a = answers(model)
+    configs = [model.config, model.config.text_config, model.config.vision_config]
+    names = [outer, "flash_attention_2", "eager"]
+    for config, name in zip(configs, names, strict=True):
+        config._attn_implementation = name
+    text = model.get_decoder().layers[0].self_attn
+    text.register_forward_pre_hook(lambda m, _: seen.append(m.config._attn_implementation))
+    probe_of(a).features(model)
+    assert set(seen) == {"sdpa"} and [config._attn_implementation for config in configs] == names
 
 
 @pytest.mark.parametrize("make", [llama])
