@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Number
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,9 @@ from logra_lab.lab.compare import ATOL, RTOL, difference
 from logra_lab.lab.time_limit import TimeLimitReached, time_limit
 
 NOTHING = "it returned {}; if you have written it, its `return` is missing"
+DOTS = "a part of what it returned is still `...`"
+UNWRITTEN = "it is not written yet"
+NOT_THE_LEARNERS = (str(Path(__file__).parents[1]), str(sysconfig.get_path("stdlib")), "<frozen")
 Function = Callable[..., Any]
 
 
@@ -65,6 +71,8 @@ class Case:
             return Finding(self.claim, False, failure.words, self.hint, failure.unwritten, failure.final)
         if returned is Ellipsis or (returned is None and not self.mutates):
             return Finding(self.claim, False, NOTHING.format(returned), self.hint, unwritten=True)
+        if isinstance(returned, tuple) and any(part is Ellipsis for part in returned):
+            return Finding(self.claim, False, DOTS, self.hint, unwritten=True)
         twin = self.make()
         changed = None if self.mutates else argument_change(given, twin)
         wanted = (self.expected or reference)(*twin)
@@ -77,17 +85,22 @@ class Case:
         """How two results differ under this case's tolerances, None if they don't."""
         if self.mutates and wanted is None:
             return None
-        if self.select is not None:
-            picked, failure = attempt(lambda: self.select(returned), 5.0)
+        select = self.select
+        if select is not None:
+            if isinstance(wanted, tuple) and not same_count(returned, wanted):
+                return difference(returned, wanted)
+            picked, failure = attempt(lambda: select(returned), 5.0)
             if failure:
                 return f"what it returned can't be used: {failure.words}"
-            returned, wanted = picked, self.select(wanted)
+            returned, wanted = picked, select(wanted)
         return difference(returned, wanted, rtol=self.rtol, atol=self.atol, dtype=self.dtype)
 
     def same_as(self, function: Function, other: Function, seconds: float) -> bool:
-        """True if two functions return the same here (precision aside); False if either fails."""
+        """True if two functions return the same here (precision aside), or stop with the same error."""
         mine, failure = attempt(lambda: function(*self.make()), seconds)
         theirs, other_failure = attempt(lambda: other(*self.make()), seconds)
+        if failure and other_failure:
+            return failure.error is not None and failure.error == other_failure.error
         if failure or other_failure or mine is None:
             return False
         return difference(mine, theirs, rtol=self.rtol, atol=self.atol, dtype=False) is None
@@ -103,7 +116,15 @@ class Law:
 
     def judge(self, function: Function, reference: Function, seconds: float) -> Finding:
         """Try the law on `function`, for `seconds` at most; raises TypeError if the law itself gives no answer."""
-        answer, failure = attempt(lambda: self.holds(function), seconds)
+        returned: list[Any] = []
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            returned[:] = [function(*arguments, **named)]
+            return returned[0]
+
+        answer, failure = attempt(lambda: self.holds(watched), seconds)
+        if failure and not failure.final and returned and (returned[0] is None or returned[0] is Ellipsis):
+            return Finding(self.claim, False, NOTHING.format(returned[0]), self.hint, unwritten=True)
         if failure:
             return Finding(self.claim, False, failure.words, self.hint, failure.unwritten, failure.final)
         if not isinstance(answer, bool | str) or answer == "":
@@ -125,11 +146,12 @@ class Slip:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a call gave no result."""
+    """Why a call gave no result; `error` is what was raised, its numbers left out."""
 
     words: str
     unwritten: bool = False
     final: bool = False
+    error: str | None = None
 
 
 def attempt(call: Callable[[], Any], seconds: float) -> tuple[Any, Failure | None]:
@@ -140,20 +162,36 @@ def attempt(call: Callable[[], Any], seconds: float) -> tuple[Any, Failure | Non
     except TimeLimitReached:
         words = f"it was still running after {seconds:g} s and was stopped; does a loop never end?"
         return None, Failure(words, final=True)
-    except NotImplementedError:
-        return None, Failure("it is not written yet", unwritten=True)
+    except NotImplementedError as error:
+        return None, Failure(str(error) or UNWRITTEN, unwritten=True)
     except (Exception, SystemExit) as error:
-        return None, Failure(describe_error(error))
+        return None, Failure(describe_error(error), error=re.sub(r"\d+", "#", in_one_line(error)))
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception's name and the first line of what it says."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}".rstrip(".: ")
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception in one line, with the line of the code that it comes from."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
-    line = own[-1].line if own else None
-    where = f" (at `{line if len(line) <= 80 else line[:77] + '...'}`)" if line else ""
-    first = (str(error).splitlines() or [""])[0]
-    return f"it stopped with {type(error).__name__}: {first}{where}".rstrip(".")
+    """An exception in one line, with the line of the learner's code that it comes from, if it passed through it."""
+    own = [
+        frame.line for frame in traceback.extract_tb(error.__traceback__) if of_the_learner(frame.filename)
+    ]
+    if not own or not own[-1]:
+        return f"using it stopped with {in_one_line(error)}"
+    line = own[-1] if len(own[-1]) <= 80 else own[-1][:77] + "..."
+    return f"it stopped with {in_one_line(error)} (at `{line}`)"
+
+
+def of_the_learner(filename: str) -> bool:
+    """True unless the file belongs to this package, to Python or to an installed package."""
+    return "site-packages" not in filename and not filename.startswith(NOT_THE_LEARNERS)
+
+
+def same_count(returned: Any, wanted: tuple) -> bool:
+    """True if as many values were returned as wanted."""
+    return isinstance(returned, tuple | list) and len(returned) == len(wanted)
 
 
 def argument_change(given: Sequence[Any], twin: Sequence[Any]) -> str | None:
@@ -174,10 +212,10 @@ def comparable(value: Any) -> bool:
 
 
 def recognise(
-    function: Function, failed: Sequence[Case | Law], slips: Sequence[Slip], seconds: float
+    function: Function, tried: Sequence[Case | Law], slips: Sequence[Slip], seconds: float
 ) -> str | None:
-    """The message of the first slip that returns what `function` returns on every failed case, if any."""
-    cases = [case for case in failed if isinstance(case, Case)]
+    """The message of the first slip that does what `function` does in every case, if any."""
+    cases = [case for case in tried if isinstance(case, Case)]
     if not cases:
         return None
     for slip in slips:

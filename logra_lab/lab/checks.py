@@ -15,8 +15,8 @@ and a right answer really drives them. Exercises are defined in logra_lab/lab/ex
         return x @ a.T
 
 A case compares with the reference on fresh arguments; a `Law` states a property (unbiased, right scale) of the function
-itself. A slip is a known wrong answer: whoever makes it is told so. Leaves out: sandboxing. The learner's code runs as
-it is, here.
+itself. A slip is a known wrong answer: whoever gives what it gives in every case is told so. Leaves out: sandboxing.
+The learner's code runs as it is, here.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any
 
 import torch
 
 from logra_lab.lab import exercises
-from logra_lab.lab.cases import Case, Finding, Law, Slip, recognise
+from logra_lab.lab.cases import UNWRITTEN, Case, Finding, Law, Slip, recognise
 
 __all__ = [
     "Case",
@@ -80,16 +81,29 @@ class Report:
         return self.findings[0].unwritten
 
     def __str__(self) -> str:
-        lines = [line for finding in self.findings for line in str(finding).splitlines()]
+        if self.unwritten:
+            seen = self.findings[-1].seen
+            why = "" if seen == UNWRITTEN else f" ({seen})"
+            return f"{self.name}: not written yet{why}.\n{WAIT}"
+        lines = [str(finding) for finding in shortened(self.findings)]
         if self.slip:
             lines.append(f"    A likely reason: {self.slip}")
         if self.right:
             lines.append(f"{self.name}: right. The lesson goes on with your function.")
-        elif self.unwritten:
-            lines = [f"{self.name}: not written yet ({self.findings[-1].seen}).", WAIT]
         else:
             lines += [f"{self.name}: not yet.", WAIT]
         return "\n".join(lines)
+
+
+def shortened(findings: tuple[Finding, ...]) -> list[Finding]:
+    """The findings; what is long and was seen before stands there once only."""
+    shown: list[Finding] = []
+    known: set[str] = set()
+    for finding in findings:
+        again = finding.seen in known and len(finding.seen) > 40
+        shown.append(replace(finding, seen="the same") if again else finding)
+        known.add(finding.seen)
+    return shown
 
 
 def exercise(
@@ -113,15 +127,27 @@ def exercise(
     return register
 
 
+def modules() -> list[str]:
+    """Names of the modules logra_lab.lab.exercises.lessonNN."""
+    return [module.name for module in pkgutil.iter_modules(exercises.__path__)]
+
+
 def names() -> list[str]:
-    """Names of all exercises, sorted; imports every logra_lab.lab.exercises.lessonNN."""
-    for module in pkgutil.iter_modules(exercises.__path__):
-        importlib.import_module(f"{exercises.__name__}.{module.name}")
+    """Names of all exercises, sorted; imports all their modules."""
+    for module in modules():
+        importlib.import_module(f"{exercises.__name__}.{module}")
     return sorted(_REGISTRY)
 
 
 def get(name: str) -> Exercise:
-    """The exercise called `name`; raises KeyError with the names there are."""
+    """The exercise called `name`; raises KeyError with the names there are.
+
+    Imports the module whose text holds the name, and all of them only if that one does not define it.
+    """
+    for module in [] if name in _REGISTRY else modules():
+        text = (resources.files(exercises) / f"{module}.py").read_text(encoding="utf-8")
+        if f'"{name}",\n' in text:
+            importlib.import_module(f"{exercises.__name__}.{module}")
     if name not in _REGISTRY and name not in names():
         raise KeyError(f"There is no exercise {name!r}. There are: {', '.join(sorted(_REGISTRY)) or 'none'}.")
     return _REGISTRY[name]
@@ -139,9 +165,8 @@ def judge(name: str, function: Any) -> Report:
             findings.append(case.judge(function, task.reference, task.seconds))
             if findings[0].unwritten or findings[-1].final:
                 break
-        failed = [case for case, finding in zip(task.cases, findings) if not finding.holds]
-        told = findings[0].unwritten or findings[-1].final
-        slip = None if told else recognise(function, failed, task.slips, task.seconds)
+        told = findings[0].unwritten or findings[-1].final or all(finding.holds for finding in findings)
+        slip = None if told else recognise(function, task.cases, task.slips, task.seconds)
     return Report(name, tuple(findings), slip)
 
 

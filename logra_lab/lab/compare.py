@@ -7,7 +7,8 @@ numbers. Devices are not compared: lessons run on one.
 from __future__ import annotations
 
 import math
-from numbers import Number
+from decimal import Decimal
+from numbers import Number, Real
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def kind(value: Any) -> str:
         return f"a tensor of shape {list(value.shape)}"
     if isinstance(value, bool):
         return "True or False"
-    if isinstance(value, Number):
+    if isinstance(value, (Real, Decimal)):
         return "a number"
     return f"a {type(value).__name__}"
 
@@ -78,9 +79,12 @@ def number_difference(yours: Any, expected: Any, rtol: float, atol: float) -> st
     """As `difference`, for one number."""
     if isinstance(yours, torch.Tensor) and yours.numel() == 1:
         return f"it returned {kind(yours)}; a single number was expected"
-    if not isinstance(yours, Number) or isinstance(yours, bool):
+    if not isinstance(yours, (Real, Decimal)) or isinstance(yours, bool):
         return f"it returned {kind(yours)}; a number was expected"
-    if yours == expected or math.isclose(float(yours), float(expected), rel_tol=rtol, abs_tol=atol):
+    mine, wanted = float(yours), float(expected)
+    if yours == expected or math.isclose(mine, wanted, rel_tol=rtol, abs_tol=atol):
+        return None
+    if math.isnan(mine) and math.isnan(wanted):
         return None
     return unequal(yours, expected)
 

@@ -44,11 +44,20 @@ def unbiased(function: Callable[[Tensor], tuple[Tensor, Tensor]]) -> bool | str:
     """Whether the upper half is rounded: its mean size is that of the numbers."""
     value = normal(20000) * 0.03
     shrink = 1 - (function(value)[0].float().abs().mean() / value.abs().mean()).item()
-    return (
-        True
-        if abs(shrink) < 5e-4
-        else f"the upper halves are {shrink:.2%} smaller than the numbers: they are cut off, not rounded"
-    )
+    if abs(shrink) < 5e-4:
+        return True
+    if not abs(shrink) < 0.01:
+        return "the upper halves are other numbers altogether"
+    if shrink < 0:
+        return f"the upper halves are {-shrink:.2%} larger than the numbers: they are rounded up, not to the nearest"
+    return f"the upper halves are {shrink:.2%} smaller than the numbers: they are cut off, not rounded"
+
+
+def converted(value: Tensor) -> tuple[Tensor, Tensor]:
+    """The integer of the upper half made a bf16 number by conversion instead of by its bits."""
+    bits = value.contiguous().view(torch.int32)
+    upper = (bits + 0x8000) >> 16
+    return upper.to(torch.bfloat16), (bits - (upper << 16)).to(torch.int16)
 
 
 def truncated(value: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from logra_lab.lab.cases import NOTHING
+
 MakeHook = Callable[[Tensor, Tensor], Callable]
 Tap = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -25,14 +27,19 @@ def tapped(tap: Tap, sketch: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | N
     """Send an output y [5, 3] through `tap`, multiply by `weight` [5, 3] and go back: (P, gradient of y)."""
     y, projected = normal(5, 3).requires_grad_(), normal(5, 2, seed=1)
     out = written(tap(y, projected, sketch))
-    (out * weight).sum().backward()
+    try:
+        (out * weight).sum().backward()
+    except RuntimeError as error:
+        if "number of gradients" not in str(error):
+            raise
+        raise ValueError("backward has to return three values, one for each input of forward") from error
     return projected, y.grad
 
 
 def written(value: Any) -> Any:
     """`value`, unless it shows that the function is still its stub."""
     if value is None or value is ...:
-        raise NotImplementedError
+        raise NotImplementedError(NOTHING.format(value))
     return value
 
 
@@ -132,7 +139,7 @@ class World:
         if torch.allclose(self.sketch, 2 * wanted, rtol=1e-4, atol=1e-4):
             return "S is exactly 2.00 times G Aᵀ: something was counted twice"
         if not bool(self.sketch.any()):
-            return "S is still zero"
+            return "S is still zero: no backward came by. A hook that taps returns what the tap returns"
         error = ((self.sketch - wanted).norm() / wanted.norm()).item()
         return f"S is off G Aᵀ by {error:.2f} of its norm: an H met the wrong P, or was lost"
 

@@ -93,25 +93,49 @@ def word_function(mix: Any) -> Callable[[Tensor], Tensor]:
 def projection_function(kernel: Any) -> Callable[[Tensor, tuple[int, int], int], Tensor]:
     """A projection kernel as `project(x [T, k], key, rank) -> [T, r]`; a grid of row blocks times rank blocks.
 
-    X and P lie between guards, so that a load without a mask shows as NaN and a stray store is caught.
+    X and P lie between guards, so that a load without a mask shows as NaN and a stray store is caught. So does a load
+    with a mask and without `other`, whose value outside the mask a GPU leaves open.
     """
 
     def run(x: Tensor, key: tuple[int, int], rank: int) -> Tensor:
         (count, columns), grid = x.shape, (-(-len(x) // BLOCK_T), -(-rank // BLOCK_R))
         extra = 4 * (count + BLOCK_T) * (columns + rank + BLOCK_K)  # whatever strides a kernel mixes up
         source, _ = guarded(x, float("nan"), extra)
-        out, guards = guarded(x.new_full((count, rank), float("nan")), UNTOUCHED, extra)
-        launch(
-            kernel, grid, source, out, count, columns, rank, signed(key[0]), signed(key[1]),
-            BLOCK_T=BLOCK_T, BLOCK_K=BLOCK_K, BLOCK_R=BLOCK_R,
-        )  # fmt: skip
+        out, guards = guarded(x.new_full((count, rank), UNTOUCHED), UNTOUCHED, extra)
+        with nothing_is_nan():
+            launch(
+                kernel, grid, source, out, count, columns, rank, signed(key[0]), signed(key[1]),
+                BLOCK_T=BLOCK_T, BLOCK_K=BLOCK_K, BLOCK_R=BLOCK_R,
+            )  # fmt: skip
         if not all(bool((guard == UNTOUCHED).all()) for guard in guards):
             raise IndexError("the kernel stored beyond the end of P: mask the store")
-        if bool(out.isnan().all()) and not bool(x.isnan().any()):
+        if bool((out == UNTOUCHED).all()):
             raise NotImplementedError("the kernel stored nothing")
-        return out.clone()
+        return torch.where(out == UNTOUCHED, float("nan"), out)
 
     return run
+
+
+@contextmanager
+def nothing_is_nan() -> Iterator[None]:
+    """Within it, a masked load of floats without `other` gives NaN outside its mask (the interpreter's own is 0)."""
+    if not TRITON:
+        yield
+        return
+    builder = interpreter.interpreter_builder
+    load = builder.create_masked_load
+
+    def strict(pointers, mask, other, *rest):
+        found = load(pointers, mask, other, *rest)
+        if other is None and np.issubdtype(found.data.dtype, np.floating):
+            found.data = np.where(mask.data, found.data, np.nan).astype(found.data.dtype)
+        return found
+
+    builder.create_masked_load = strict
+    try:
+        yield
+    finally:
+        builder.create_masked_load = load
 
 
 def guarded(x: Tensor, fill: float, extra: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -131,7 +155,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
         interpreted(kernel)[grid](*arguments, **constants)
     except interpreter.InterpreterError as error:
         if "NoneType" in str(error) or "ellipsis" in str(error).lower():
-            raise NotImplementedError("a part of the kernel is still to be written") from error
+            raise NotImplementedError("a part of it is still to be written, or lacks its `return`") from error
         cause: BaseException = error
         while isinstance(cause, interpreter.InterpreterError) and cause.__cause__ is not None:
             cause = cause.__cause__

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from logra_lab.lab import checks
+from logra_lab.lab import checks, halves_laws
 from logra_lab.lab.checks import Case, Law, Slip
+from logra_lab.method.merge import split_halves
 
 
 def matrix() -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,6 +60,58 @@ def test_a_wrong_answer_gives_the_reference_the_hint_and_where_it_is_off(capsys)
 def test_a_known_slip_is_recognised_by_what_it_returns() -> None:
     assert checks.judge("demo", lambda x, a: x @ a.T * 2).slip == "You doubled it."
     assert checks.judge("demo", lambda x, a: x @ a.T * 3).slip is None
+
+
+def test_a_slip_that_fits_some_cases_only_is_not_named(monkeypatch) -> None:
+    more = checks.exercise(
+        "two",
+        Case("zero", lambda: (0,)),
+        Case("one", lambda: (1,)),
+        slips=(Slip("You halved it.", lambda n: n / 2),),
+    )
+    more(lambda n: n + 1)
+    assert checks.judge("two", lambda n: n / 2).slip == "You halved it."
+    assert checks.judge("two", lambda n: n + 1 if n else 0).slip is None
+
+
+def test_a_slip_may_stop_with_the_error_that_the_answer_stops_with() -> None:
+    checks.exercise("fit", Case("adds", matrix), slips=(Slip("It takes a.T.", lambda x, a: x @ a),))(project)
+    assert checks.judge("fit", lambda x, a: x @ a).slip == "It takes a.T."
+    assert checks.judge("fit", lambda x, a: x + undefined).slip is None  # noqa: F821
+
+
+def test_what_is_long_and_seen_again_is_told_once() -> None:
+    checks.exercise("twice", Case("here", matrix), Case("and there", matrix))(project)
+    report = str(checks.judge("twice", lambda x, a: x @ a))
+    assert report.count("RuntimeError") == 1 and "and there: the same." in report
+
+
+def test_an_answer_of_another_count_is_told_so_before_one_part_is_picked() -> None:
+    checks.exercise("pair", Case("second", lambda: (1,), select=lambda pair: pair[1]))(lambda n: (n, 2 * n))
+    assert "a number; 2 values were expected" in str(checks.judge("pair", lambda n: n))
+
+
+def test_dots_left_in_a_tuple_and_none_inside_a_law_count_as_unwritten() -> None:
+    checks.exercise("pair", Case("both", lambda: (1,)))(lambda n: (n, 2 * n))
+    assert "still `...`" in str(checks.judge("pair", lambda n: (n, ...)))
+    checks.exercise("law", Law("is even", lambda f: f() % 2 == 0))(lambda: 2)
+    report = checks.judge("law", lambda: None)
+    assert report.unwritten and "its `return` is missing" in str(report)
+
+
+def test_an_error_outside_the_answer_is_told_without_the_line_of_the_check() -> None:
+    checks.exercise("halves", Law("rejoins", halves_laws.rejoins))(split_halves)
+    report = str(checks.judge("halves", lambda x: (x, x, x)))
+    assert "using it stopped with ValueError: too many values to unpack" in report and "(at " not in report
+
+
+def test_one_module_is_imported_for_one_exercise() -> None:
+    script = (
+        "import sys; from logra_lab.lab import checks; checks.get('resident_gib'); "
+        "print(*sorted(n for n in sys.modules if '.exercises.lesson' in n))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["logra_lab.lab.exercises.lesson01"]
 
 
 @pytest.mark.parametrize("nothing", [lambda x, a: None, lambda x, a: ..., None, ...])

@@ -51,6 +51,10 @@ def each(kept: Kept) -> int:
         Slip("Divide by 2³⁰: with 2²⁰ you get MiB.", lambda n, kept: n * each(kept) / 2**20),
         Slip("bf16 takes 2 bytes, not 4: ask each dtype for its itemsize.", lambda n, kept: 4 * n * len(kept) / GIB),
         Slip("That is the mean over the list. All is kept: add.", lambda n, kept: n * each(kept) / len(kept) / GIB),
+        Slip("Each entry counts as one byte: ask its dtype for the itemsize.", lambda n, kept: n * len(kept) / GIB),
+        Slip("Equal types were merged. Both moments are fp32, and both are kept.",
+             lambda n, kept: n * sum(dtype.itemsize for dtype in set(kept.values())) / GIB),
+        Slip("This is cut to whole GiB: divide with / instead of //.", lambda n, kept: n * each(kept) // GIB),
         Slip("Only the first entry was counted.", lambda n, kept: n * next(iter(kept.values())).itemsize / GIB),
     ),
 )  # fmt: skip
@@ -75,7 +79,7 @@ def sketches(shapes: Shapes, rank: int) -> int:
     return sum(4 * d * rank for d, _ in shapes)
 
 
-def scaled(factor: float) -> Callable[..., tuple[int, int, int]]:
+def scaled(factor: float) -> Callable[..., tuple[int, ...]]:
     """The reference times a factor."""
     return lambda shapes, rank: tuple(int(factor * part) for part in group_bytes(shapes, rank))
 
@@ -91,6 +95,8 @@ def scaled(factor: float) -> Callable[..., tuple[int, int, int]]:
              lambda s, r: (dense(s), sketches(s, r), sum(4 * r * k for _, k in s))),
         Slip("S and A are swapped: S = G Aᵀ is [d, r], A is [r, k].",
              lambda s, r: (dense(s), 4 * r * s[0][1], sketches(s, r))),
+        Slip("d and k are exchanged: S = G Aᵀ is [d, r], A is [r, k].",
+             lambda s, r: (dense(s), sum(4 * k * r for _, k in s), 4 * r * s[0][0])),
         Slip("S has d rows, one for each output of the layer, not k.",
              lambda s, r: (dense(s), sum(4 * k * r for _, k in s), 4 * r * s[0][1])),
         Slip("A has k columns, one for each input, not d.",
@@ -122,6 +128,7 @@ def group_bytes(shapes: Shapes, rank: int) -> tuple[int, int, int]:
         Slip("That is the first count at which it pays no more; the question is for the last at which it does.",
              lambda s, r: -(-s // r)),
         Slip("One too many: check your answer n by s / n > r.", lambda s, r: s // r + 1),
+        Slip("One less is right at a tie only.", lambda s, r: s // r - 1),
         Slip("That is the ratio; GPUs come whole.", lambda s, r: s / r),
         Slip("The ratio is upside down: dense keeps sharded / n, LoGRA keeps replicated whole.",
              lambda s, r: r // s),
@@ -178,6 +185,9 @@ def tensors(model: nn.Module) -> list[Tensor]:
         Slip("The head is always taken for the embedding. Not tied, it is a table of its own, of equal shape or not.",
              lambda m: sum(p.numel() for p in tensors(m)) - (m.head.weight is not m.table.weight) * 40),
         Slip("That counts tensors. Ask each for its numel().", lambda m: len(tensors(m))),
+        Slip("These are bytes; numel() counts numbers.", lambda m: sum(p.numel() * p.itemsize for p in tensors(m))),
+        Slip("remove_duplicate=False lists a tied table under both of its names.",
+             lambda m: sum(p.numel() for _, p in m.named_parameters(remove_duplicate=False))),
     ),
 )  # fmt: skip
 def count_parameters(model: nn.Module) -> int:

@@ -39,6 +39,16 @@ def across(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     return -torch.where(mask, advantages * log_probs, 0.0).sum() / len(log_probs)
 
 
+def reaches(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> bool | str:
+    """Whether the loss has a gradient at the sampled log-probs, and none at the padding."""
+    log_probs, advantages, mask = batch()
+    value = loss(log_probs.requires_grad_(), advantages, mask)
+    if not isinstance(value, Tensor) or not value.requires_grad:
+        return "it has no gradient, so nothing could be learned: leave out .item(), .detach() and float()"
+    moved = torch.autograd.grad(value, log_probs)[0] != 0
+    return True if torch.equal(moved, mask) else "its gradient reaches other positions than the sampled ones"
+
+
 @exercise(
     "policy_gradient_loss",
     Case(
@@ -60,6 +70,7 @@ def across(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
         lambda: batch(padding=float("-inf")),
         hint="0 · (−inf) is NaN: torch.where(mask, …, 0) is safe.",
     ),
+    Law("its gradient reaches the sampled log-probs", reaches, hint="Only its gradient is ever used."),
     slips=(
         Slip(
             "The sign is turned round: a loss goes down, the reward should go up.",
@@ -83,6 +94,10 @@ def across(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
         ),
         Slip("This is the sum over answers; take their mean.", lambda p, a, m: -terms(p, a, m).sum()),
         Slip("Advantages are paired with positions: it takes advantages[:, None].", across),
+        Slip(
+            "The mask is turned round: it is true where a token was sampled.",
+            lambda p, a, m: -terms(p, a, ~m).sum() / len(p),
+        ),
     ),
 )
 def policy_gradient_loss(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -115,6 +130,12 @@ def adds_up(function: Callable[..., Tensor]) -> bool | str:
         hint="Divide by total_tokens, not by the tokens seen here.",
     ),
     Law("parts of any size add up to the whole", adds_up, hint="Each part has to divide by the same number."),
+    Case(
+        "padding of −inf stays out of it",
+        lambda: (*batch(padding=float("-inf")), 40),
+        hint="0 · (−inf) is NaN: torch.where(mask, …, 0) is safe.",
+    ),
+    Law("its gradient reaches the sampled log-probs", lambda f: reaches(lambda p, a, m: f(p, a, m, 40))),
     slips=(
         Slip(
             "You divide by this part's own tokens: then the sum depends on the cuts.",
@@ -128,6 +149,11 @@ def adds_up(function: Callable[..., Tensor]) -> bool | str:
             "The mask is missing: padding counts as if it had been sampled.",
             lambda p, a, m, n: -(a[:, None] * p).sum() / n,
         ),
+        Slip(
+            "policy_gradient_loss is a mean over answers: multiply by their number, len(log_probs), first.",
+            lambda p, a, m, n: -terms(p, a, m).sum() / len(p) / n,
+        ),
+        Slip("You divide by all positions, padding too.", lambda p, a, m, n: -terms(p, a, m).mean()),
         Slip("The sign is turned round.", lambda p, a, m, n: terms(p, a, m).sum() / n),
         Slip("This is the sum; divide it by total_tokens.", lambda p, a, m, n: -terms(p, a, m).sum()),
     ),
@@ -194,6 +220,10 @@ def ids() -> Tensor:
         Slip(
             "One stop token too many: the first was sampled, the second is padding.",
             lambda i: (i == STOP).cumsum(1) <= 2,
+        ),
+        Slip(
+            "This counts over the answers. A row is an answer: dim=1.",
+            lambda i: (i == STOP).cumsum(0) - (i == STOP).long() == 0,
         ),
         Slip(
             "The mask is turned round: true where a token was sampled.",

@@ -45,6 +45,14 @@ def centred(r: Tensor) -> Tensor:
     ),
     slips=(
         Slip(
+            "keepdim=True is missing: the mean of a row must stand beside that row.",
+            lambda r: (r - r.mean(1)) / (r.std(1) + EPS),
+        ),
+        Slip(
+            "Brackets are missing: take the mean off first, then divide.",
+            lambda r: r - r.mean(1, keepdim=True) / (r.std(1, keepdim=True) + EPS),
+        ),
+        Slip(
             "The mean runs over prompts. A group is a row: dim=1.",
             lambda r: (r - r.mean(0)) / (r.std(0) + EPS),
         ),
@@ -108,6 +116,15 @@ def group_advantages(rewards: Tensor) -> Tensor:
             "The sign is turned round: better than the baseline is positive.",
             lambda r, b: (b - r, moved(r, b)),
         ),
+        Slip(
+            "This forgets the past: 0.9 of the old baseline stays.",
+            lambda r, b: (r - b, r.mean().item()),
+        ),
+        Slip(
+            "The baseline follows the mean of the rewards, not that of the advantages.",
+            lambda r, b: (r - b, moved(r - b, b)),
+        ),
+        Slip("The advantages come first, then the baseline.", lambda r, b: (moved(r, b), r - b)),
         Slip(
             "The baseline moves by the sum of the batch; take its mean.",
             lambda r, b: (r - b, 0.9 * b + 0.1 * r.sum().item()),

@@ -44,6 +44,12 @@ def unscaled(words: Tensor, columns: int) -> Tensor:
     return bits_of(words).reshape(len(words), -1)[:, :columns].float() * 2 - 1
 
 
+def unmasked(words: Tensor, columns: int) -> Tensor:
+    """The slip that shifts and keeps the higher bits too."""
+    shifted = words[:, :, None] >> torch.arange(32, dtype=torch.int32)
+    return (shifted.reshape(len(words), -1)[:, :columns].float() * 2 - 1) / len(words) ** 0.5
+
+
 @exercise(
     "projection_from_words",
     Case("bit 0 of a word decides its first column", lambda: (torch.tensor([[1]], dtype=torch.int32), 4)),
@@ -77,10 +83,8 @@ def unscaled(words: Tensor, columns: int) -> Tensor:
                 (bits_of(w).transpose(1, 2).reshape(len(w), -1)[:, :c].float() * 2 - 1) / len(w) ** 0.5
             ),
         ),
-        Slip(
-            "A bit of 0 gives 0 here; it means −.",
-            lambda w, c: (unscaled(w, c) + 1) / 2 / len(w) ** 0.5,
-        ),
+        Slip("A bit of 0 gives 0 here; it means −.", lambda w, c: (unscaled(w, c) + 1) / 2 / len(w) ** 0.5),
+        Slip("`& 1` is missing: it keeps the lowest bit alone.", unmasked),
     ),
 )
 def projection_from_words(words: Tensor, columns: int) -> Tensor:
@@ -104,7 +108,7 @@ def projection_from_words(words: Tensor, columns: int) -> Tensor:
     ),
     slips=(
         Slip("This is A Gᵀ, the transpose. Rows of S belong to rows of G.", lambda g, a: a @ g.T),
-        Slip("A is not transposed: S = G Aᵀ.", lambda g, a: g @ a if g.shape[1] == len(a) else g @ a.T),
+        Slip("A is not transposed: S = G Aᵀ.", lambda g, a: g @ a),
         Slip("The 1/√r is in A already; here it comes twice.", lambda g, a: g @ a.T / len(a) ** 0.5),
         Slip("The √r that A was divided by is put back; leave it in.", lambda g, a: g @ a.T * len(a) ** 0.5),
     ),
@@ -151,7 +155,10 @@ def lift_sketch(sketch: Tensor, projection: Tensor) -> Tensor:
 
 def averaged(draws: Callable[[int], Tensor], updates: int, part: Callable[[Tensor], Tensor]) -> Tensor:
     """Mean of `part(A)` over updates 0 … updates − 1."""
-    return sum(part(draws(update)) for update in range(updates)) / updates
+    total = part(draws(0))
+    for update in range(1, updates):
+        total = total + part(draws(update))
+    return total / updates
 
 
 def gram_of_mean(draws: Callable[[int], Tensor], updates: int) -> Tensor:
@@ -169,6 +176,8 @@ def gram_of_mean(draws: Callable[[int], Tensor], updates: int) -> Tensor:
         Slip("This is the sum; divide by the number of draws.", lambda f, n: averaged(f, n, lambda a: a.T @ a) * n),
         Slip("The same A each time: draw(update), with update counting up.", lambda f, n: f(0).T @ f(0)),
         Slip("You averaged A first, and A averages to 0. Multiply first, then average.", gram_of_mean),
+        Slip("The last draw is missing: range(updates) ends at updates − 1 by itself.",
+             lambda f, n: sum(f(u).T @ f(u) for u in range(n - 1)) / n),
         Slip("Updates count from 0 to updates − 1.", lambda f, n: averaged(lambda u: f(u + 1), n, lambda a: a.T @ a)),
     ),
 )  # fmt: skip

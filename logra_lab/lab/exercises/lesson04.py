@@ -122,6 +122,12 @@ def total(readers: Sequence[Reader]) -> int:
     return sum(distinct(readers).values())
 
 
+def by_width(readers: Sequence[Reader], tokens: int, rank: int, number_bytes: int) -> tuple[int, int]:
+    """The slip that takes inputs of one width for one input."""
+    widths = {width for *_, width in readers}
+    return tokens * sum(widths) * number_bytes, tokens * rank * len(widths) * number_bytes
+
+
 @exercise(
     "inputs_kept",
     Case("one layer, fp32: T·k numbers of 4 bytes against T·r", lambda: ([("o_proj", "x", 100)], 10, 4, 4)),
@@ -152,6 +158,7 @@ def total(readers: Sequence[Reader]) -> int:
             "These are numbers, not bytes.",
             lambda readers, t, r, b: (t * total(readers), t * r * len(distinct(readers))),
         ),
+        Slip("Two inputs of one width are two inputs: tell them apart by name, not by width.", by_width),
         Slip(
             "X Aᵀ is [T, r]: its size does not depend on k.",
             lambda readers, t, r, b: (t * total(readers) * b, r * total(readers) * b),
@@ -181,32 +188,26 @@ def inputs_kept(readers: Sequence[Reader], tokens: int, rank: int, number_bytes:
     Case("a layer of a 7B model", lambda: (4096, 3584, 18944, 64)),
     Case("rank 1", lambda: (7, 11, 13, 1)),
     slips=(
-        Slip(
-            "A multiply-add is two FLOPs.",
-            lambda t, d, k, r: (3 * t * d * k, 2 * t * d * k + t * k * r + t * d * r),
-        ),
-        Slip(
-            "The layers below still need the gradient of X: H W, 2·T·d·k, stays in the sketched backward.",
-            lambda t, d, k, r: (6 * t * d * k, 2 * t * d * k + 2 * t * r * (k + d)),
-        ),
-        Slip(
-            "X Aᵀ costs something too: 2·T·k·r.",
-            lambda t, d, k, r: (6 * t * d * k, 4 * t * d * k + 2 * t * d * r),
-        ),
-        Slip(
-            "Hᵀ P costs something too: 2·T·d·r.",
-            lambda t, d, k, r: (6 * t * d * k, 4 * t * d * k + 2 * t * k * r),
-        ),
-        Slip(
-            "Nothing is lifted: S A is never computed here.",
-            lambda t, d, k, r: (6 * t * d * k, 4 * t * d * k + 2 * t * r * (k + d) + 2 * d * k * r),
-        ),
-        Slip(
-            "This is backward alone; forward is another 2·T·d·k (and X Aᵀ belongs to it).",
-            lambda t, d, k, r: (4 * t * d * k, 2 * t * d * k + 2 * t * d * r),
-        ),
+        Slip("A multiply-add is two FLOPs.",
+             lambda t, d, k, r: (3 * t * d * k, 2 * t * d * k + t * k * r + t * d * r)),
+        Slip("The layers below still need the gradient of X: H W, 2·T·d·k, stays in the sketched backward.",
+             lambda t, d, k, r: (6 * t * d * k, 2 * t * d * k + 2 * t * r * (k + d))),
+        Slip("X Aᵀ costs something too: 2·T·k·r.",
+             lambda t, d, k, r: (6 * t * d * k, 4 * t * d * k + 2 * t * d * r)),
+        Slip("Hᵀ P costs something too: 2·T·d·r.",
+             lambda t, d, k, r: (6 * t * d * k, 4 * t * d * k + 2 * t * k * r)),
+        Slip("Nothing is lifted: S A is never computed here.",
+             lambda t, d, k, r: (6 * t * d * k, 4 * t * d * k + 2 * t * r * (k + d) + 2 * d * k * r)),
+        Slip("This makes G first and projects it. S = Hᵀ(X Aᵀ) takes two thin products instead.",
+             lambda t, d, k, r: (6 * t * d * k, 6 * t * d * k + 2 * d * k * r)),
+        Slip("This is backward alone; forward is another 2·T·d·k (and X Aᵀ belongs to it).",
+             lambda t, d, k, r: (4 * t * d * k, 2 * t * d * k + 2 * t * d * r)),
+        Slip("This is backward alone; forward is another 2·T·d·k.",
+             lambda t, d, k, r: (4 * t * d * k, 2 * t * d * k + 2 * t * r * (d + k))),
+        Slip("Dense first, sketched second.",
+             lambda t, d, k, r: (4 * t * d * k + 2 * t * r * (d + k), 6 * t * d * k)),
     ),
-)
+)  # fmt: skip
 def flops(tokens: int, rows: int, columns: int, rank: int) -> tuple[int, int]:
     """FLOPs of forward and backward of one linear layer: (dense, sketched) (method.md §1)."""
     product = 2 * tokens * rows * columns

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from logra_lab.lab.checks import Case, Law, Slip, exercise
-from logra_lab.lab.halves_laws import as_bits, normal, numbers, rejoins, truncated, unbiased
+from logra_lab.lab.halves_laws import (
+    as_bits,
+    converted,
+    normal,
+    numbers,
+    rejoins,
+    truncated,
+    unbiased,
+)
 from logra_lab.method.merge import split_halves
 from logra_lab.method.projection import rademacher
 from logra_lab.method.row_adam import next_row_moment, row_rms
@@ -51,7 +59,7 @@ def steady(function: Callable) -> bool | str:
     slips=(
         Slip(
             "The mean runs over the wrong axis: one number per output row, the mean over j = 1 … r.",
-            lambda v, s, t, b: moment(v, s.square().mean(0)[: len(v)], t, b),
+            lambda v, s, t, b: moment(v, s.square().mean(0), t, b),
         ),
         Slip(
             "You summed over the row. v holds the mean of the squares, so that it does not grow with the rank.",
@@ -77,6 +85,11 @@ def steady(function: Callable) -> bool | str:
             "The root is missing: ρ is a size, v a square.",
             lambda v, s, t, b: (m := next_row_moment(v, s, b), m / (1 - b**t)),
         ),
+        Slip(
+            "The correction belongs under the root.",
+            lambda v, s, t, b: (m := next_row_moment(v, s, b), m.sqrt() / (1 - b**t)),
+        ),
+        Slip("v comes first, then ρ.", lambda v, s, t, b: row_moment(v, s, t, b)[::-1]),
         Slip(
             "Return the moment as it is; the correction is for ρ only, or it is applied again at the next step.",
             lambda v, s, t, b: (m := next_row_moment(v, s, b) / (1 - b**t), m.sqrt()),
@@ -115,16 +128,15 @@ def true_on_average(function: Callable[[Tensor, int], Tensor]) -> bool | str:
         "Write S_ij as a sum over c and square it.",
     ),
     slips=(
-        Slip(
-            "You forgot the rank: A's entries are ±1/√r, so each square carries 1/r.",
-            lambda g, r: g.square().sum(1),
-        ),
+        Slip("You forgot the rank: A's entries are ±1/√r, so each square carries 1/r.", lambda g, r: g.square().sum(1)),
         Slip("The 1/√r is squared as well: divide by r.", lambda g, r: g.square().sum(1) / r**0.5),
         Slip("This is the mean over the columns; all k of them add up.", lambda g, r: g.square().mean(1) / r),
         Slip("This is the norm; the expectation is of a square.", lambda g, r: g.square().sum(1).sqrt() / r),
-        Slip("This sums over rows: S_ij knows row i only.", lambda g, r: g.square().sum(0)[: len(g)] / r),
+        Slip("This sums over rows: S_ij knows row i only.", lambda g, r: g.square().sum(0) / r),
+        Slip("You squared the sum. Mixed terms cancel on average; the squares stay.", lambda g, r: g.sum(1) ** 2 / r),
+        Slip("1/√r is squared once: divide by r.", lambda g, r: g.square().sum(1) / r**2),
     ),
-)
+)  # fmt: skip
 def expected_square(gradient: Tensor, rank: int) -> Tensor:
     """E_A[S_ij²] = ‖g_i‖²/r [d], the same for every column j (method.md §2)."""
     return gradient.square().sum(1) / rank
@@ -149,18 +161,18 @@ def weights_and(size: float) -> tuple[Tensor, Tensor]:
     Case("in between, some do", lambda: weights_and(1e-4)),
     Case("an update of zero changes nothing", lambda: weights_and(0.0)),
     slips=(
-        Slip(
-            "You compared before rounding: the sum has to be stored in bf16 to know what is left of it.",
-            lambda w, u: (w.float() - u != w.float()).float().mean().item(),
-        ),
+        Slip("You compared before rounding: the sum has to be stored in bf16 to know what is left of it.",
+             lambda w, u: (w.float() - u != w.float()).float().mean().item()),
         Slip("This is the share that is lost.", lambda w, u: 1 - survives(w, u)),
         Slip("This is a count; divide by the number of weights.", lambda w, u: survives(w, u) * w.numel()),
-        Slip(
-            "Rounded to fp16, which has three bits more than bf16. Use torch.bfloat16.",
-            lambda w, u: ((w.float() - u).half() != w.half()).float().mean().item(),
-        ),
+        Slip("A share lies between 0 and 1; this is in per cent.", lambda w, u: 100 * survives(w, u)),
+        Slip("The update is taken off, not added.", lambda w, u: survives(w, -u)),
+        Slip("The update was rounded to bf16 before it was taken off: compute in fp32, store in bf16.",
+             lambda w, u: (w - u.to(w.dtype) != w).float().mean().item()),
+        Slip("Rounded to fp16, which has three bits more than bf16. Use torch.bfloat16.",
+             lambda w, u: ((w.float() - u).half() != w.half()).float().mean().item()),
     ),
-)
+)  # fmt: skip
 def survives(weight: Tensor, update: Tensor) -> float:
     """The share of bf16 weights [d, k] that change when the update [d, k] is taken off and the rest rounded to bf16."""
     return ((weight.float() - update).to(torch.bfloat16) != weight).float().mean().item()
@@ -196,6 +208,7 @@ def survives(weight: Tensor, update: Tensor) -> float:
             ),
         ),
         Slip("The halves are exchanged: first the upper, a bf16 number.", lambda x: split_halves(x)[::-1]),
+        Slip(".to(torch.bfloat16) converts an integer; .view(torch.bfloat16) reads its bits.", converted),
     ),
 )
 def split_number(value: Tensor) -> tuple[Tensor, Tensor]:

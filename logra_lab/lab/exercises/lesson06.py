@@ -45,6 +45,11 @@ def unweighted(logits: Tensor, tangent: Tensor) -> Tensor:
     return 0.5 * tangent.var(-1, unbiased=False)
 
 
+def flattened(logits: Tensor, tangent: Tensor) -> Tensor:
+    policy = logits.softmax(-1)
+    return 0.5 * (policy * (tangent - (policy * tangent).sum(-1)).square()).sum(-1)
+
+
 def of(probabilities: Tensor, tangent: Tensor) -> Tensor:
     """The variance of the tangent under some weights."""
     mean = (probabilities * tangent).sum(-1, keepdim=True)
@@ -75,6 +80,11 @@ def of(probabilities: Tensor, tangent: Tensor) -> Tensor:
     slips=(
         Slip("this is ½ E[ż²]: the mean of ż under π was not subtracted.", uncentred),
         Slip("every token counts the same here: weight by π, the softmax of the logits.", unweighted),
+        Slip(
+            "every token counts the same here: weight by π, the softmax of the logits.",
+            lambda z, t: 0.5 * t.var(-1),
+        ),
+        Slip("keepdim=True is missing: the mean of a position must stand beside its row.", flattened),
         Slip("the factor ½ is missing.", lambda z, t: of(z.softmax(-1), t)),
         Slip(
             "the softmax runs over the positions; it belongs over the vocabulary.",
@@ -95,6 +105,9 @@ def half_variance(logits: Tensor, tangent: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------- α
+
+
+TURNED = "the ratio is upside down: budget over predicted KL."
 
 
 def root_ratio(q: float, delta: float) -> float:
@@ -135,10 +148,8 @@ def root_ratio(q: float, delta: float) -> float:
             "the square root is missing: KL grows as α².",
             lambda q, d, m, two: min(m if two else 1.0, d / q if q else 1.0),
         ),
-        Slip(
-            "the ratio is upside down: budget over predicted KL.",
-            lambda q, d, m, two: min(m if two else 1.0, math.sqrt(q / d)),
-        ),
+        Slip(TURNED, lambda q, d, m, two: min(m if two else 1.0, math.sqrt(q / d))),
+        Slip(TURNED, lambda q, d, m, two: min(m if two else 1.0, math.sqrt(q / d)) if q else 1.0),
         Slip(
             "two_sided is not looked at: without it α must not exceed 1.",
             lambda q, d, m, two: min(m, root_ratio(q, d)),
@@ -151,6 +162,11 @@ def root_ratio(q: float, delta: float) -> float:
             "α_max is a ceiling: take the smaller of the two, not the larger.",
             lambda q, d, m, two: max(m if two else 1.0, root_ratio(q, d)),
         ),
+        Slip(
+            "α_max is a ceiling: take the smaller of the two, not the larger.",
+            lambda q, d, m, two: max(m if two else 1.0, root_ratio(q, d)) if q else 1.0,
+        ),
+        Slip("there is no ceiling: alpha_max if two-sided, 1 if not.", lambda q, d, m, two: root_ratio(q, d)),
         Slip("α never exceeds 1 here; two_sided allows it.", lambda q, d, m, two: min(1.0, root_ratio(q, d))),
     ),
 )
@@ -174,31 +190,20 @@ def cosine(start: float, end: float, share: float) -> float:
     Case("reaches δ_T at update H − 1", lambda: (100, 1e-2, 1e-3, 101), "H updates are counted from 0."),
     Case("stays there", lambda: (140, 1e-2, 1e-3, 101), "cap u/(H − 1) at 1, or the cosine climbs again."),
     slips=(
-        Slip(
-            "divide by H − 1: the updates are counted from 0.", lambda u, a, b, h: cosine(a, b, min(u / h, 1))
-        ),
-        Slip(
-            "nothing stops u at the end of the schedule, and a cosine comes back.",
-            lambda u, a, b, h: cosine(a, b, u / (h - 1)),
-        ),
-        Slip(
-            "this falls in a straight line; the schedule is half a cosine.",
-            lambda u, a, b, h: a + (b - a) * min(u / (h - 1), 1),
-        ),
-        Slip(
-            "the ½ is missing: 1 + cos runs from 2 to 0.",
-            lambda u, a, b, h: b + (a - b) * (1 + math.cos(math.pi * min(u / (h - 1), 1))),
-        ),
-        Slip(
-            "it climbs: δ_0 and δ_T have changed places.",
-            lambda u, a, b, h: cosine(b, a, min(u / (h - 1), 1)),
-        ),
-        Slip(
-            "this runs through a whole cosine: use π, not 2π.",
-            lambda u, a, b, h: cosine(a, b, 2 * min(u / (h - 1), 1)),
-        ),
+        Slip("divide by H − 1: the updates are counted from 0.", lambda u, a, b, h: cosine(a, b, min(u / h, 1))),
+        Slip("nothing stops u at the end of the schedule, and a cosine comes back.",
+             lambda u, a, b, h: cosine(a, b, u / (h - 1))),
+        Slip("this falls in a straight line; the schedule is half a cosine.",
+             lambda u, a, b, h: a + (b - a) * min(u / (h - 1), 1)),
+        Slip("the ½ is missing: 1 + cos runs from 2 to 0.",
+             lambda u, a, b, h: b + (a - b) * (1 + math.cos(math.pi * min(u / (h - 1), 1)))),
+        Slip("it climbs: δ_0 and δ_T have changed places.", lambda u, a, b, h: cosine(b, a, min(u / (h - 1), 1))),
+        Slip("this runs through a whole cosine: use π, not 2π.",
+             lambda u, a, b, h: cosine(a, b, 2 * min(u / (h - 1), 1))),
+        Slip("π is missing: the cosine has to run from 0 to π.",
+             lambda u, a, b, h: cosine(a, b, min(u / (h - 1), 1) / math.pi)),
     ),
-)
+)  # fmt: skip
 def kl_budget(updates: int, budget: float, final_budget: float, schedule_steps: int) -> float:
     return trust_region.kl_budget(updates, budget, final_budget, schedule_steps)
 

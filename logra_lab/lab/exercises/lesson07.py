@@ -35,6 +35,12 @@ def _clues(largest_kl: float, no_signal: float, gain: float) -> tuple[dict[str, 
         hint="Ask for the KL before you ask for the signal.",
     ),
     Case("a large step that still gains is too large all the same", lambda: _clues(0.2, 0.1, 0.3)),
+    Case("a gain of two points in a hundred is none", lambda: _clues(0.01, 0.1, 0.02)),
+    Case(
+        "exactly 0.1, 0.8 and 0.05",
+        lambda: _clues(0.1, 0.8, 0.05),
+        hint="“Above” and “more than” leave it out.",
+    ),
     slips=(
         Slip(
             "A collapsed run has no signal either. Look at the KL first: it says why.",
@@ -71,6 +77,16 @@ def faulty_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[flo
     return difference, t_quantile(n - 1) * spread / n**0.5
 
 
+def _half_width(of: Callable[[list[float]], float]) -> Callable[..., tuple[float, float]]:
+    """The paired interval, its half-width taken otherwise."""
+
+    def interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+        differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+        return statistics.fmean(differences), of(differences)
+
+    return interval
+
+
 @exercise(
     "paired_interval",
     Case(
@@ -87,26 +103,35 @@ def faulty_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[flo
         ),
         Slip(
             "This is the spread of one difference, not of their mean: divide by √n.",
-            lambda a, b: (
-                statistics.fmean(x - y for x, y in zip(a, b, strict=True)),
-                t_quantile(len(a) - 1) * statistics.stdev([x - y for x, y in zip(a, b, strict=True)]),
-            ),
+            _half_width(lambda d: t_quantile(len(d) - 1) * statistics.stdev(d)),
         ),
         Slip(
             "The spread is taken with n, not n − 1: with three seeds that is a fifth too narrow.",
-            lambda a, b: (
-                statistics.fmean(x - y for x, y in zip(a, b, strict=True)),
-                t_quantile(len(a) - 1)
-                * statistics.pstdev([x - y for x, y in zip(a, b, strict=True)])
-                / len(a) ** 0.5,
-            ),
+            _half_width(lambda d: t_quantile(len(d) - 1) * statistics.pstdev(d) / len(d) ** 0.5),
         ),
         Slip(
             "1.96 belongs to many seeds. With n of them use Student's t with n − 1.",
-            lambda a, b: (
-                statistics.fmean(x - y for x, y in zip(a, b, strict=True)),
-                1.96 * statistics.stdev([x - y for x, y in zip(a, b, strict=True)]) / len(a) ** 0.5,
-            ),
+            _half_width(lambda d: 1.96 * statistics.stdev(d) / len(d) ** 0.5),
+        ),
+        Slip(
+            "Student's quantile is missing: this is the standard error, not the interval.",
+            _half_width(lambda d: statistics.stdev(d) / len(d) ** 0.5),
+        ),
+        Slip(
+            "The quantile has n − 1 degrees of freedom, one fewer than seeds.",
+            _half_width(lambda d: t_quantile(len(d)) * statistics.stdev(d) / len(d) ** 0.5),
+        ),
+        Slip(
+            "The root is missing: statistics.variance is a square.",
+            _half_width(lambda d: t_quantile(len(d) - 1) * statistics.variance(d) / len(d) ** 0.5),
+        ),
+        Slip(
+            "The sign is turned round: it is ours minus theirs.",
+            lambda a, b: (-paired_interval(a, b)[0], paired_interval(a, b)[1]),
+        ),
+        Slip(
+            "These are the two ends of the interval; return its middle and its half-width.",
+            lambda a, b: (sum(paired_interval(b, a)) * -1, sum(paired_interval(a, b))),
         ),
     ),
 )

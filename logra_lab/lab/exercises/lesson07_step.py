@@ -49,6 +49,7 @@ def _assemble(
     common: bool = True,
     judge_scaled: bool = True,
     apply: bool = True,
+    two_sided: bool = True,
     sign: float = -1.0,
 ):
     """The step, or the step with one mistake in it."""
@@ -64,7 +65,7 @@ def _assemble(
         else:
             c = {n: paper_scale(sizes[n], lifted[n], RATIO) for n in factors}
         scaled = {n: c[n] * factors[n] for n in factors}
-        alpha = step_scale(predict(scaled if judge_scaled else factors), budget, ALPHA_MAX, True)
+        alpha = step_scale(predict(scaled if judge_scaled else factors), budget, ALPHA_MAX, two_sided)
         alpha_used = alpha if apply else 1.0
         return {n: sign * alpha_used * scaled[n] @ projections[n] for n in scaled}, new, alpha
 
@@ -99,6 +100,10 @@ def _assemble(
             _assemble(judge_scaled=False),
         ),
         Slip("α is returned but not applied to the changes.", _assemble(apply=False)),
+        Slip(
+            "α is held at 1. Line 4 says two-sided: up to ALPHA_MAX it may lengthen a step.",
+            _assemble(two_sided=False),
+        ),
     ),
 )
 def assemble_step(

@@ -111,6 +111,14 @@ def drawn(factor: Tensor, weight: Tensor, seed: int, update: int, group: str) ->
             "These are bare signs; A's entries are ±1/√r, as rademacher gives them.",
             lambda w, f, s, u, g, c: applied(w, f, drawn(f, w, s, u, g).sign(), c),
         ),
+        Slip(
+            "λ is the share that is taken off; what stays is 1 − λ.",
+            lambda w, f, s, u, g, c: applied(w, f, drawn(f, w, s, u, g), 1 - c),
+        ),
+        Slip(
+            "seed and update have changed places: rademacher(seed, update, group, rank, columns).",
+            lambda w, f, s, u, g, c: applied(w, f, drawn(f, w, u, s, g), c),
+        ),
         Slip("The decay is missing.", lambda w, f, s, u, g, c: applied(w, f, drawn(f, w, s, u, g), 0.0)),
         Slip(
             "The decay takes its share of the update too: decay the old weight only.",

@@ -43,8 +43,10 @@ def broken() -> tuple:
     return ROOT, [a, damaged(b), c, b, c]
 
 
-def told(accept: Callable[[str, int, Parcel], bool], move: str = "on success") -> Callable[..., Answer]:
-    """A receiver that applies what `accept(link, count, parcel)` lets in; how it `move`s is the other fault."""
+def told(
+    accept: Callable[[str, int, Parcel], bool], move: str = "on success", to: str = "computed"
+) -> Callable[..., Answer]:
+    """A receiver that applies what `accept(link, count, parcel)` lets in; when it moves, and to what, may be wrong."""
 
     def answer(link: str, parcels: Sequence[Parcel]) -> Answer:
         statuses, count = [], 0
@@ -53,7 +55,7 @@ def told(accept: Callable[[str, int, Parcel], bool], move: str = "on success") -
             statuses.append(APPLIED if good else RESYNC)
             count += good
             if good and move != "never" or move == "always":
-                link = parcel.computed
+                link = getattr(parcel, to)
         return statuses, link
 
     return answer
@@ -71,6 +73,12 @@ def until_refused(link: str, parcels: Sequence[Parcel]) -> Answer:
         statuses.append(APPLIED if good else RESYNC)
         link = parcel.computed if good else link
     return statuses, link
+
+
+def cut_short(link: str, parcels: Sequence[Parcel]) -> Answer:
+    """Leaves the loop at the first refusal."""
+    statuses, end = until_refused(link, parcels)
+    return statuses[: statuses.index(RESYNC) + 1] if RESYNC in statuses else statuses, end
 
 
 @exercise(
@@ -99,6 +107,14 @@ def until_refused(link: str, parcels: Sequence[Parcel]) -> Answer:
             told(lambda link, count, p: p.parent == link),
         ),
         Slip(
+            "You trust what the packet says of itself. Compare it with what was computed from the bytes.",
+            told(lambda link, count, p: p.parent == link, to="says"),
+        ),
+        Slip(
+            "You move on after a refusal. A refused packet must leave the receiver where it was.",
+            told(right, "always", to="says"),
+        ),
+        Slip(
             "You count numbers. A packet of another run has the right number too; its parent gives it away.",
             told(lambda link, count, p: p.number == count and p.computed == p.says),
         ),
@@ -115,6 +131,10 @@ def until_refused(link: str, parcels: Sequence[Parcel]) -> Answer:
             told(lambda link, count, p: p.number >= count and p.computed == p.says),
         ),
         Slip("You stop at the first refusal. The packet that is due may still come.", until_refused),
+        Slip(
+            "You stop at the first refusal. Each packet gets a word, and the one that is due may still come.",
+            cut_short,
+        ),
     ),
 )
 def follow(link: str, parcels: Sequence[Parcel]) -> Answer:

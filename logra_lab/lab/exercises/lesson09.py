@@ -32,14 +32,21 @@ def flips_half_the_bits(function) -> bool | str:
     return True if 0.47 < share < 0.53 else f"it changes {share:.0%} of them"
 
 
-def mixed(x: Tensor, first: int = 16, last: int = 16, mask_between: bool = True, add: bool = False) -> Tensor:
+FACTORS = (0x85EBCA6B, 0xC2B2AE35)
+UNCUT = "the products are not cut to 32 bits: `& MASK` after each of the two."
+
+
+def mixed(
+    x: Tensor, *, first: int = 16, middle: int = 13, last: int = 16, mask_between: bool = True,
+    mask_after: bool = True, add: bool = False, factors: tuple[int, int] = FACTORS,
+) -> Tensor:  # fmt: skip
     """fmix32 with a fault or two."""
-    between = MASK if mask_between else -1
+    between, after = MASK if mask_between else -1, MASK if mask_after else -1
     x = x + (x >> first) if add else x ^ (x >> first)
-    x = (x * 0x85EBCA6B) & between
-    x = x ^ (x >> 13)
-    x = (x * 0xC2B2AE35) & between
-    return (x ^ (x >> last)) & MASK if last else x & MASK
+    x = (x * factors[0]) & between
+    x = x ^ (x >> middle)
+    x = (x * factors[1]) & between
+    return (x ^ (x >> last)) & after if last else x & after
 
 
 @exercise(
@@ -62,10 +69,10 @@ def mixed(x: Tensor, first: int = 16, last: int = 16, mask_between: bool = True,
     ),
     Law("flips half of the output's bits when one input bit flips", flips_half_the_bits),
     slips=(
-        Slip(
-            "the products are not cut to 32 bits: `& MASK` after each of the two.",
-            lambda x: mixed(x, mask_between=False),
-        ),
+        Slip(UNCUT, lambda x: mixed(x, mask_between=False)),
+        Slip(UNCUT, lambda x: mixed(x, mask_between=False, mask_after=False)),
+        Slip("the shift in the middle is by 13.", lambda x: mixed(x, middle=16)),
+        Slip("the two factors have changed places.", lambda x: mixed(x, factors=FACTORS[::-1])),
         Slip("the last `x ^ (x >> 16)` is missing.", lambda x: mixed(x, last=0)),
         Slip("the first shift is by 16.", lambda x: mixed(x, first=13)),
         Slip("the last shift is by 16.", lambda x: mixed(x, last=13)),
@@ -108,7 +115,7 @@ def by_tiles(fault: str):
     Case(
         "projects one tile: 32 × 64, rank 16",
         lambda: numbers(32, 64, 16),
-        "load the tile, make its signs, tl.dot, store.",
+        "load a tile of X [t, j], make its signs [j, i], tl.dot, store.",
     ),
     Case(
         "adds up several tiles of columns: k = 192",
@@ -118,7 +125,7 @@ def by_tiles(fault: str):
     Case(
         "covers a partial tile: 5 × 33, rank 7",
         lambda: numbers(5, 33, 7),
-        "mask rows, columns and the store.",
+        "mask rows, columns and the store; load with other=0.0, or what lies outside may be anything.",
     ),
     Case(
         "covers odd sizes in all directions: 70 × 130, rank 20",

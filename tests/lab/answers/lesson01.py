@@ -92,6 +92,10 @@ ANSWERS = {
             (lambda n, kept: n * 4 * len(kept) / 1024**3, "bf16 takes 2 bytes"),
             (lambda n, kept: gib_by_bits(n, kept) / len(kept), "the mean over the list"),
             (lambda n, kept: n * 16 / 2**30, "not a constant"),
+            (lambda n, kept: n * len(kept) / 2**30, "ask its dtype for the itemsize"),
+            (lambda n, kept: n * sum(t.itemsize for t in set(kept.values())) / 2**30, "both are kept"),
+            (lambda n, kept: n * lesson01.each(kept) // 2**30, "cut to whole GiB"),
+            (lambda n, kept: sum(name.itemsize for name in kept), "the same"),
         ),
     ),
     "group_bytes": Answers(
@@ -101,6 +105,7 @@ ANSWERS = {
             (lambda s, r: (bytes_by_loop(s, r)[0], *bytes_by_loop(s, r)[:0:-1]), "swapped"),
             (lambda s, r: (lesson01.dense(s), lesson01.sketches(s, r), 4 * r * s[0][0]), "not d"),
             (lambda s, r: bytes_by_loop(s[:1], r), "Only the first layer"),
+            (lambda s, r: bytes_by_loop([(k, d) for d, k in s], r), "d and k are exchanged"),
             (lambda s, r: tuple(b // 4 for b in bytes_by_loop(s, r)), "numbers, not bytes"),
             (lambda s, r: tuple(b // 2 for b in bytes_by_loop(s, r)), "2 would be bf16"),
         ),
@@ -113,6 +118,7 @@ ANSWERS = {
             (lambda s, r: s // r + 1, "One too many"),
             (lambda s, r: s / r, "GPUs come whole"),
             (lambda s, r: r // s, "upside down"),
+            (lambda s, r: s // r - 1, "at a tie only"),
         ),
     ),
     "count_parameters": Answers(
@@ -124,6 +130,11 @@ ANSWERS = {
             (by_shape, "a table of its own"),
             (without_head, "a table of its own"),
             (lambda m: len(list(m.parameters())), "numel()"),
+            (lambda m: sum(p.numel() * 4 for p in m.parameters()), "These are bytes"),
+            (
+                lambda m: sum(p.numel() for _, p in m.named_parameters(remove_duplicate=False)),
+                "both of its names",
+            ),
         ),
     ),
 }

@@ -24,6 +24,14 @@ class Tap(torch.autograd.Function):
         return grad, None, None
 
 
+class OneBack(Tap):
+    """Returns the first of three gradients alone."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        return Tap.backward(ctx, grad)[0]
+
+
 def tap_by_hook(output, projected, sketch):
     """No class at all: P is saved by a product that autograd knows, S is added by the gradient of a stand-in."""
 
@@ -67,6 +75,13 @@ def added(sketch, grad, projected):
 def hook_with_tap(projection, sketch):
     def hook(layer, inputs, output):
         return Tap.apply(output, inputs[0].detach() @ projection.T, sketch)
+
+    return hook
+
+
+def hook_that_keeps_the_output(projection, sketch):
+    def hook(layer, inputs, output):
+        Tap.apply(output, inputs[0].detach() @ projection.T, sketch)
 
     return hook
 
@@ -172,6 +187,8 @@ ANSWERS = {
             (faulty_tap(added, back=lambda grad: None), "no gradient"),
             (faulty_tap(added, back=torch.zeros_like), "what arrives is zero"),
             (faulty_tap(added, keep=False), "P was not saved"),
+            (OneBack.apply, "three values, one for each input"),
+            (lambda output, projected, sketch: None, "its `return` is missing"),
             (lambda output, projected, sketch: projected, "shape is [5, 2]; [5, 3] was expected"),
         ),
     ),
@@ -182,6 +199,7 @@ ANSWERS = {
             (lambda n, t, r, b: inputs_by_loop(n, 1, r, b), "The tokens are missing"),
             (lambda n, t, r, b: inputs_by_loop(n, t, r, 1), "numbers, not bytes"),
             (lambda n, t, r, b: inputs_by_loop(n, t, r, b)[::-1], "Dense first"),
+            (lambda n, t, r, b: inputs_by_loop([(0, w, w) for *_, w in n], t, r, b), "Two inputs of one width"),
             (lambda n, t, r, b: (inputs_by_loop(n, t, r, b)[0], t * r * b * len(n)), "shared in the same way"),
         ),
     ),
@@ -196,6 +214,9 @@ ANSWERS = {
             (lambda t, d, k, r: (6 * t * d * k, 4 * t * d * k + 2 * t * d * r), "X Aᵀ costs something"),
             (lambda t, d, k, r: (6 * t * d * k, 4 * t * d * k + 2 * t * k * r), "Hᵀ P costs something"),
             (lambda t, d, k, r: (4 * t * d * k, 2 * t * d * k + 2 * t * d * r), "backward alone"),
+            (lambda t, d, k, r: (4 * t * d * k, 2 * t * d * k + 2 * t * r * (d + k)), "another 2·T·d·k."),
+            (lambda t, d, k, r: (6 * t * d * k, 6 * t * d * k + 2 * d * k * r), "makes G first"),
+            (lambda t, d, k, r: (4 * t * d * k + 2 * t * r * (d + k), 6 * t * d * k), "Dense first"),
         ),
     ),
     "make_hook": Answers(
@@ -205,6 +226,8 @@ ANSWERS = {
             (hook_that_clears, "2.00 times G Aᵀ"),
             (hook_with_a_stack, "an H met the wrong P"),
             (hook_that_overwrites, "an H met the wrong P, or was lost"),
+            (hook_that_keeps_the_output, "returns what the tap returns"),
+            (lambda projection, sketch: None, "its `return` is missing"),
         ),
     ),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from logra_lab.lab import halves_laws
 from tests.lab.answers import Answers
 
 
@@ -81,6 +82,12 @@ def split_to_even(value):
     return upper, (value.view(torch.int32) - (upper.view(torch.int16).int() << 16)).to(torch.int16)
 
 
+def split_rounded_up(value):
+    bits = value.view(torch.int32)
+    upper = (bits + 0xFFFF) >> 16
+    return upper.to(torch.int16).view(torch.bfloat16), (bits - (upper << 16)).to(torch.int16)
+
+
 def split_in_numbers(value):
     upper = value.to(torch.bfloat16)
     return upper, value - upper.float()
@@ -90,7 +97,9 @@ ANSWERS = {
     "row_moment": Answers(
         right=(moment_by_loop, moment_in_place_of_a_copy),
         wrong=(
-            (moment_of(lambda s: s.square().mean(0)[: len(s)]), "wrong axis"),
+            (moment_of(lambda s: s.square().mean(0)), "wrong axis"),
+            (lambda v, s, t, b: moment_by_loop(v, s, t, b)[::-1], "v comes first"),
+            (lambda v, s, t, b: (m := uncorrected(v, s, t, b)[0], m.sqrt() / (1 - b**t)), "under the root"),
             (moment_of(lambda s: s.square().sum(1)), "You summed over the row"),
             (moment_of(lambda s: s.mean(1).square()), "You squared the mean"),
             (uncorrected, "The bias correction is missing"),
@@ -110,7 +119,9 @@ ANSWERS = {
             (lambda g, r: g.square().mean(1) / r, "mean over the columns"),
             (lambda g, r: g.norm(dim=1) / r, "This is the norm"),
             (lambda g, r: g.square().sum(1) / r**0.5, "divide by r"),
-            (lambda g, r: g.square().sum(0)[: len(g)] / r, "sums over rows"),
+            (lambda g, r: g.square().sum(0) / r, "sums over rows"),
+            (lambda g, r: g.sum(1).square() / r, "You squared the sum"),
+            (lambda g, r: (g.norm(dim=1) / r) ** 2, "squared once"),
         ),
     ),
     "survives": Answers(
@@ -121,6 +132,9 @@ ANSWERS = {
         wrong=(
             (lambda w, u: (w - u != w.float()).float().mean().item(), "compared before rounding"),
             (lambda w, u: 1 - survives_by_count(w, u), "share that is lost"),
+            (lambda w, u: 100 * survives_by_count(w, u), "in per cent"),
+            (lambda w, u: survives_by_count(w, -u), "taken off, not added"),
+            (lambda w, u: (w - u.bfloat16() != w).float().mean().item(), "rounded to bf16 before"),
             (lambda w, u: survives_by_count(w, u) * w.numel(), "This is a count"),
             (lambda w, u: ((w.float() - u).half() != w.half()).float().mean().item(), "three bits more"),
         ),
@@ -132,6 +146,10 @@ ANSWERS = {
             (split_to_even, "Round half up"),
             (lambda x: split_by_where(x)[::-1], "the halves are torch.int16 and torch.bfloat16"),
             (split_in_numbers, "torch.bfloat16 and torch.float32"),
+            (halves_laws.converted, "reads its bits"),
+            (lambda x: (halves_laws.converted(x)[0], x.to(torch.int16)), "other numbers altogether"),
+            (split_rounded_up, "larger than the numbers"),
+            (lambda x: None, "not written yet"),
         ),
     ),
     "decayed_step": Answers(

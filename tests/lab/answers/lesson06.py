@@ -30,6 +30,11 @@ def wrong_axis(logits, tangent):
     return 0.5 * (policy * (tangent - mean) ** 2).sum(-1)
 
 
+def without_keepdim(logits, tangent):
+    policy = logits.softmax(-1)
+    return 0.5 * (policy * (tangent - (policy * tangent).sum(-1)) ** 2).sum(-1)
+
+
 def branchy(predicted_kl, delta, alpha_max, two_sided):
     if predicted_kl == 0:
         return 1
@@ -75,6 +80,8 @@ ANSWERS = {
             (lambda z, t: 0.5 * (z.softmax(-1) * t**2).sum(-1), "was not subtracted"),
             (lambda z, t: 2 * second_moment_form(z, t), "½ is missing"),
             (lambda z, t: 0.5 * t.var(-1, unbiased=False), "weight by π"),
+            (lambda z, t: 0.5 * t.var(-1), "weight by π"),
+            (without_keepdim, "keepdim=True is missing"),
             (wrong_axis, "over the positions"),
             (lambda z, t: second_moment_form(z, t).mean(), "the last axis, only"),
             (lambda z, t: second_moment_form(z, t).sqrt(), "✗"),
@@ -90,6 +97,10 @@ ANSWERS = {
             (lambda q, d, m, two: max(m if two else 1.0, math.sqrt(d / q) if q else 1.0), "ceiling"),
             (lambda q, d, m, two: min(m if two else 1.0, math.sqrt(d / q)), "return 1 before you divide"),
             (lambda q, d, m, two: min(m if two else 1.0, math.sqrt(q / d)), "upside down"),
+            (lambda q, d, m, two: branchy(q, d, m, two) if q else 0.0, "returned 0; expected is 1"),
+            (lambda q, d, m, two: branchy(d, q, m, two) if q else 1.0, "upside down"),
+            (lambda q, d, m, two: (d / q) ** 0.5 if q else 1.0, "there is no ceiling"),
+            (lambda q, d, m, two: max(m if two else 1.0, (d / q) ** 0.5) if q else 1.0, "not the larger"),
         ),
     ),
     "kl_budget": Answers(
@@ -102,6 +113,7 @@ ANSWERS = {
                 "nothing stops u",
             ),
             (lambda u, a, b, h: squared_cosine(u, b, a, h), "changed places"),
+            (lambda u, a, b, h: b + (a - b) / 2 * (1 + math.cos(min(1, u / (h - 1)))), "π is missing"),
             (
                 lambda u, a, b, h: b + (a - b) * (1 + math.cos(math.pi * min(1, u / (h - 1)))),
                 "½ is missing",

@@ -96,6 +96,17 @@ def interval_by_torch(ours, theirs):
     return gap.mean().item(), (lesson07.t_quantile(len(gap) - 1) * gap.std() / len(gap) ** 0.5).item()
 
 
+def interval_with(ours, theirs, quantile):
+    gap = np.array(ours) - np.array(theirs)
+    return float(gap.mean()), float(quantile * gap.std(ddof=1) / np.sqrt(len(gap)))
+
+
+def interval_of_squares(ours, theirs):
+    gap = np.array(ours) - np.array(theirs)
+    n = len(gap)
+    return float(gap.mean()), float(lesson07.t_quantile(n - 1) * gap.var(ddof=1) / np.sqrt(n))
+
+
 def interval_turned(ours, theirs):
     middle, half = lesson07.paired_interval(ours, theirs)
     return -middle, half
@@ -125,7 +136,8 @@ ANSWERS = {
             (lesson07_step._assemble(common=False), "one number for all layers"),
             (lesson07_step._assemble(judge_scaled=False), "Judge the step that would be taken"),
             (lesson07_step._assemble(apply=False), "not applied"),
-            (brake_only, "may exceed 1"),
+            (brake_only, "α is held at 1"),
+            (lambda *a: (..., *step_by_hand(*a)[1:]), "still `...`"),
             (square_root_forgotten, "in order"),
         ),
     ),
@@ -135,6 +147,11 @@ ANSWERS = {
             (signal_first, "Look at the KL first"),
             (gain_first, "too large all the same"),
             (lambda clues: "healthy", "healthy"),
+            (lambda clues: diagnose_by_list(clues | {"gain": clues["gain"] + 0.05}), "two points"),
+            (
+                lambda clues: diagnose_by_list(clues | {"no_signal": clues["no_signal"] + 0.01}),
+                "leave it out",
+            ),
         ),
     ),
     "paired_interval": Answers(
@@ -147,7 +164,13 @@ ANSWERS = {
                 ),
                 "divide by √n",
             ),
-            (interval_turned, "gives the sign"),
+            (interval_turned, "ours minus theirs"),
+            (lambda a, b: interval_with(a, b, 1.0), "standard error"),
+            (lambda a, b: interval_with(a, b, lesson07.t_quantile(len(a))), "one fewer than seeds"),
+            (lambda a, b: (m := interval_by_numpy(a, b), (m[0] - m[1], m[0] + m[1]))[1], "the two ends"),
+            (lambda a, b: interval_by_numpy(sorted(a), sorted(b)), "✗"),
+            (interval_of_squares, "The root is missing"),
+            (lambda a, b: (a - b, 0.0), "the same"),
         ),
     ),
     "largest_rank": Answers(

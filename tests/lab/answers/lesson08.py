@@ -65,7 +65,7 @@ def follow_by_recursion(link, parcels):
     return ("applied" if good else "resync", *rest), end
 
 
-def follow_if(accept, always=False, never=False):
+def follow_if(accept, always=False, never=False, to="computed"):
     """A receiver with another rule."""
 
     def answer(link, parcels):
@@ -75,7 +75,7 @@ def follow_if(accept, always=False, never=False):
             statuses.append("applied" if good else "resync")
             count += good
             if always or (good and not never):
-                link = parcel.computed
+                link = getattr(parcel, to)
         return statuses, link
 
     return answer
@@ -89,6 +89,11 @@ def follow_and_stop(link, parcels):
         statuses.append("applied")
         link = parcel.computed
     return statuses, link
+
+
+def follow_and_leave(link, parcels):
+    statuses, end = follow_and_stop(link, parcels)
+    return statuses[: (statuses + ["resync"]).index("resync") + 1], end
 
 
 def whole(link, count, parcel):
@@ -136,6 +141,11 @@ ANSWERS = {
             ),
             (apply_with(lambda w, f, a, u, c: (1 - c) * w - f @ a(u).sign()), "bare signs"),
             (apply_with(lambda w, f, a, u, c: w - f @ a(u)), "The decay is missing"),
+            (apply_with(lambda w, f, a, u, c: c * w - f @ a(u)), "what stays is 1 − λ"),
+            (
+                lambda w, f, s, u, g, c: apply_by_signs(w, f, u, s, g, c),
+                "seed and update have changed places",
+            ),
             (apply_with(lambda w, f, a, u, c: (1 - c) * (w - f @ a(u))), "its share of the update too"),
             (without_group, "values are off"),
         ),
@@ -157,6 +167,12 @@ ANSWERS = {
                 "A gap must be refused",
             ),
             (follow_and_stop, "You stop at the first refusal"),
+            (follow_and_leave, "Each packet gets a word"),
+            (
+                follow_if(lambda link, count, p: p.parent == link, to="says"),
+                "Compare it with what was computed",
+            ),
+            (follow_if(whole, always=True, to="says"), "You move on after a refusal"),
             (lambda link, parcels: follow_by_filter(link, parcels)[0], "; 2 were expected"),
         ),
     ),

@@ -33,10 +33,16 @@ def word_by_word(x):
     return torch.tensor([mix(word) for word in x.tolist()])
 
 
-def unmasked(x):
+def uncut(x):
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13)) * 0xC2B2AE35
-    return (x ^ (x >> 16)) & MASK
+    return x ^ (x >> 16)
+
+
+def shifted(x, middle, first=0x85EBCA6B, second=0xC2B2AE35):
+    x = (x ^ (x >> 16)) * first & MASK
+    x = (x ^ (x >> middle)) * second & MASK
+    return x ^ (x >> 16)
 
 
 def without_the_end(x):
@@ -148,6 +154,20 @@ def kernel_without_masks(
     tl.store(p + t[:, None] * r + i[None, :], acc)
 
 
+def kernel_without_other(
+    x, p, T, k, r, key0, key1, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr
+):
+    """Right in the interpreter, and left open on a GPU."""
+    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    i = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    acc = tl.full((BLOCK_T, BLOCK_R), 0.0, tl.float32)
+    for start in range(0, k, BLOCK_K):
+        j = start + tl.arange(0, BLOCK_K)
+        tile = tl.load(x + t[:, None] * k + j[None, :], mask=(t[:, None] < T) & (j[None, :] < k))
+        acc = tl.dot(tile, sign_tile(key0, key1, i, j), acc)
+    tl.store(p + t[:, None] * r + i[None, :], acc, mask=(t[:, None] < T) & (i[None, :] < r))
+
+
 def both_floors(tokens, columns, rank, size, bandwidth, peak):
     read, written = tokens * columns * size, tokens * rank * size
     memory, arithmetic = (read + written) / bandwidth, tokens * columns * rank / (peak / 2)
@@ -167,8 +187,11 @@ ANSWERS = {
     "fmix32": Answers(
         right=(with_remainders, word_by_word, *([word_function(mix)] if TRITON else [])),
         wrong=(
-            (unmasked, "not cut to 32 bits"),
+            (lambda x: uncut(x) & MASK, "not cut to 32 bits"),
             (without_the_end, "`x ^ (x >> 16)` is missing"),
+            (uncut, "not cut to 32 bits"),
+            (lambda x: shifted(x, 16), "middle is by 13"),
+            (lambda x: shifted(x, 13, 0xC2B2AE35, 0x85EBCA6B), "two factors have changed places"),
             (one_product, "values are off"),
             (lambda x: with_remainders(x.roll(1)), "values are off"),
             *([(word_function(mix_signed), "values are off")] if TRITON else []),
@@ -185,6 +208,7 @@ ANSWERS = {
                 [
                     (projection_function(kernel_skips), "partial tile of columns is left out"),
                     (projection_function(kernel_without_masks), "mask the store"),
+                    (projection_function(kernel_without_other), "load with other=0.0"),
                     (projection_function(kernel_of_one_tile), "j begins at start"),
                     (projection_function(kernel_with_a_typo), "(at `tl.store(p + t, undefined_tile"),
                 ]
