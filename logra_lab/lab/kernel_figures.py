@@ -44,11 +44,15 @@ def traffic(rows: Sequence[Traffic]) -> Picture:
         color=COLOURS[1],
         label="torch, one operation after the other",
     )
-    kernels = [row for row in rows if row.kernel is not None]
+    kernels = {
+        place + 0.2: row.kernel / row.elements
+        for place, row in zip(places.tolist(), rows)
+        if row.kernel is not None
+    }
     if kernels:
         axes.barh(
-            places + 0.2,
-            [row.kernel / row.elements for row in rows],
+            list(kernels),
+            list(kernels.values()),
             0.38,
             color=COLOURS[0],
             label="one Triton kernel",
@@ -88,10 +92,10 @@ def traffic_words(rows: Sequence[Traffic]) -> str:
     """What was counted, in a sentence."""
     parts = "; ".join(f"{row.name} {row.torch / row.floor:.1f}" for row in rows)
     words = f"Bytes over the floor with torch: {parts}."
-    if any(row.kernel is None for row in rows):
+    kernels = [row.kernel / row.floor for row in rows if row.kernel is not None]
+    if len(kernels) < len(rows):
         return words + " The kernels were not run here: Triton's interpreter is off or missing."
-    worst = max(row.kernel / row.floor for row in rows)
-    return words + f" With the kernels at most {worst:.2f}."
+    return words + f" With the kernels at most {max(kernels):.2f}."
 
 
 def missed(weight_error: Tensor, block_rows: int, block_columns: int) -> Picture:

@@ -38,7 +38,7 @@ def chosen_run(
 
 def draw(recorded: Mapping[str, Any], step_size: float, rank: int, budget: float | str | None) -> Picture:
     """Predicted and measured KL per step above, α below; the caption says what came out."""
-    budget = None if budget == NO_BUDGET else budget
+    budget = None if isinstance(budget, str) else budget  # NO_BUDGET is the one text among the choices
     run = chosen_run(recorded, step_size, rank, budget)
     steps = range(1, len(run["predicted"]) + 1)
     figure, (above, below) = new_figure(8.0, 4.6, 2, 1, sharex=True, height_ratios=(2, 1))

@@ -65,13 +65,18 @@ def free_estimate(policy: Policy, task: Task, prompts: int, seed: int) -> dict[s
     for name, batch in (("own", step.batch), ("fresh", fresh)):
         free = biased_same_batch_kl(free_scores(step, batch), batch.tokens)
         predictions[name] = step.optimizer.judge(step.proposal, probe_of(batch.rollout)).predicted_kl
-        ratios[name] = rounded(free / predictions[name])
-    return ratios | {"fresh_over_own": rounded(predictions["fresh"] / predictions["own"])}
+        ratios[name] = short(free / predictions[name])
+    return ratios | {"fresh_over_own": short(predictions["fresh"] / predictions["own"])}
+
+
+def short(value: float) -> float:
+    """A number to a few digits, for a small file."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def rounded(value: float | None) -> float | None:
-    """A number to five digits, for a small file; None stays."""
-    return None if value is None else float(f"{value:.{DIGITS}g}")
+    """As `short`; None stays."""
+    return None if value is None else short(value)
 
 
 def load(name: str) -> dict[str, Any]:

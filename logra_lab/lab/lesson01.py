@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,7 +38,8 @@ MODELS = ("1.5B", "7B", "27B")
 SMALL = ModelShape(
     "a small Llama", layers=4, width=256, ffn=768, heads=4, kv_heads=2, head_dim=64, vocab=1024, tied=True
 )
-STEP = {"dtype": "fp32", "rank": 16, "batch": 2, "context": 96, "device": "cpu"}  # of the live step
+# of the live step
+STEP: dict[str, Any] = {"dtype": "fp32", "rank": 16, "batch": 2, "context": 96, "device": "cpu"}
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 BYTES_EACH = 16  # of AdamW in mixed precision, per parameter
 
@@ -152,12 +154,13 @@ def variants(model: str = "7B") -> str:
     """LoGRA's peak with and without checkpointing, and with the lower halves on the host, as text."""
     base = rank_memory.RUN.but(method="logra", rank=64)
     rows = []
-    for name, changes in {
+    choices: dict[str, dict[str, Any]] = {
         "as in the figure": {},
         "without checkpointing": {"checkpointing": False},
         "lower halves on the host": {"halves": "host"},
         "rank 256": {"rank": 256},
-    }.items():
+    }
+    for name, changes in choices.items():
         made = plan(model, base.but(**changes))
         peak = made.peak
         classes = ("weights", "sketches", "saved activations")

@@ -171,10 +171,9 @@ def train(policy: Tensor, loss: Loss, mask: Callable[[Tensor], Tensor], rule: Ru
         counted = world.Answers(drawn.ids, mask(drawn.ids), drawn.rewards)
         value = loss(world.log_probs(policy, counted.ids), advantages, counted.mask)
         policy = policy + rate * direction(policy, counted, advantages, loss)
-        for values, new in zip(
-            (run.accuracy, run.length, run.loss), (world.accuracy(policy), world.mean_length(policy), value)
-        ):
-            values.append(float(new))
+        run.accuracy.append(world.accuracy(policy))
+        run.length.append(world.mean_length(policy))
+        run.loss.append(float(value))
     return run
 
 

@@ -46,7 +46,8 @@ def explorer(gradient: Tensor) -> Callable[[int, int], Picture]:
         figure, (left, middle, right) = new_figure(10.6, 3.6, columns=3)
         draw_entries(left, estimated, gradient)
         draw_quality(middle, estimated, gradient, rank, steps)
-        draw_bytes(right, *gradient.shape, rank)
+        rows, columns = gradient.shape
+        draw_bytes(right, rows, columns, rank)
         return Picture(figure, explorer_alt(rank, steps), explorer_caption(estimated, gradient, rank, steps))
 
     return draw
@@ -101,8 +102,8 @@ def draw_quality(axes: Axes, estimated: Tensor, gradient: Tensor, rank: int, ste
     for number, value in measured.items():
         above = value == max(measured.values())  # so that the two numbers never meet
         axes.plot([rank], [value], "o", color=style(number)["color"], markersize=9)
-        place = {"xytext": (0, 9 if above else -20), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{value:.2f}", (rank, value), **place)
+        place = (0, 9 if above else -20)
+        axes.annotate(f"{value:.2f}", (rank, value), xytext=place, textcoords="offset points", ha="center")
     axes.set(xscale="log", yscale="log", ylim=(0.02, 60), xlabel="rank r", title="How good it is")
     plain_ticks(axes, (0.1, 1, 10))
     axes.set_xticks(RANKS, [str(r) for r in RANKS])

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -223,15 +224,13 @@ def against_rank(ranks: tuple[int, ...], ids: Tensor, repeats: int = 5) -> tuple
     dense = dense_arm()
     models: dict[object, nn.Module] = {"dense": dense}
     models.update((rank, sketched_arm(rank)[0]) for rank in ranks)
-    kept = {
-        name: kept_bytes(model, lambda m=model: next_token_loss(m, ids)) for name, model in models.items()
-    }
+    kept = {name: kept_bytes(model, partial(next_token_loss, model, ids)) for name, model in models.items()}
 
     def turn(model: nn.Module) -> None:
         next_token_loss(model, ids).backward()
         clear(model)
 
-    seconds = paired_seconds({name: lambda m=model: turn(m) for name, model in models.items()}, repeats)
+    seconds = paired_seconds({name: partial(turn, model) for name, model in models.items()}, repeats)
     rows = []
     for rank in ranks:
         pairs = zip(seconds[rank], seconds["dense"], strict=True)

@@ -84,7 +84,7 @@ def refresh_study(
 ) -> dict[str, list[Trace]]:
     """Traces over seeds of row moments, and of Adam's moments per coordinate with and without the first."""
     rows = len(uneven_gradient())
-    rules = {
+    rules: dict[str, Callable[[], ByRow | ByCoordinate]] = {
         "one moment per row": lambda: ByRow(row_moment, rows, rank),
         "Adam's v per coordinate": lambda: ByCoordinate(False, rows, rank),
         "Adam's m and v per coordinate": lambda: ByCoordinate(True, rows, rank),

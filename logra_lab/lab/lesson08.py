@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +40,9 @@ def trainer(rank: int = RANK, ratio: float = COURSE_RATIO) -> Trainer:
     return Trainer(config, policy=tiny_policy())
 
 
-def replica(rank: int = RANK, *, model_dtype: torch.dtype = torch.float32, **options: object) -> Replica:
+def replica(rank: int = RANK, *, model_dtype: torch.dtype = torch.float32, **options: Any) -> Replica:
     """A second copy of tiny-math that follows such a run; other `options` make it one that doesn't."""
-    settings = {"seed": SEED, "factor_dtype": torch.bfloat16} | options
+    settings: dict[str, Any] = {"seed": SEED, "factor_dtype": torch.bfloat16} | options
     return Replica(tiny_policy().model.to(model_dtype), rank=rank, **settings)
 
 
@@ -166,7 +167,7 @@ def kl_to_trainer(trip: Journey, paths: Mapping[str, Sequence[Matrices]]) -> dic
 def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Set targets' weights."""
     for name, weight in weights.items():
-        model.get_submodule(name).weight.copy_(weight)
+        model.get_parameter(f"{name}.weight").copy_(weight)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import html
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib
 import torch
@@ -23,12 +23,15 @@ from PIL import Image
 
 from logra_lab.rl.summary import t_quantile
 
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
 DPI = 100
 INK = "#222222"
 # Okabe and Ito's colours in an order whose neighbours also differ in lightness; yellow is left out (pale on white).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-STYLE = {
+STYLE: dict[RcKeyType, object] = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
     "axes.edgecolor": INK,

@@ -18,7 +18,7 @@ import torch
 from logra_lab.lab.gradients import TINY_MATH, tiny_policy
 from logra_lab.lab.lesson08 import SEED, put, weights_of
 from logra_lab.method.packet import decode
-from logra_lab.rl.generation import Sampling
+from logra_lab.rl.generation import Sampler, Sampling, sample_tokens
 from logra_lab.rl.policy import Rollout, rollout
 from logra_lab.rl.training import Trainer
 from logra_lab.scale.rollouts import RemoteWorker, Sync
@@ -63,8 +63,9 @@ def worker_process() -> Iterator[Path]:
             folder,
         ]
         options = ["--threads", str(torch.get_num_threads()), "--idle", "120"]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([*command, *options], env=os.environ | {"HF_HUB_OFFLINE": "1"}, **quiet)
+        offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen([*command, *options], env=offline, stdout=quiet, stderr=quiet)
         try:
             yield Path(folder)
         finally:
@@ -84,8 +85,8 @@ def answers_alike(run: Trainer, worker: RemoteWorker, problems: int = 64) -> boo
     put(policy.model, weights_of(run.arm.optimizer))
     prompts = policy.encode([problem.prompt for problem in run.task.held_out[:problems]])
 
-    def sampled(seed: int, **options: object) -> Rollout:
-        return rollout(policy, prompts, Sampling(max_new_tokens=5), draws(seed), **options)
+    def sampled(seed: int, sampler: Sampler = sample_tokens) -> Rollout:
+        return rollout(policy, prompts, Sampling(max_new_tokens=5), draws(seed), sampler=sampler)
 
     there = sampled(SEED, sampler=worker.sample)
     here = sampled(int(torch.randint(2**62, (), generator=draws(SEED))))  # the seed that a RemoteWorker sends
