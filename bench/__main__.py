@@ -2,8 +2,8 @@
 
     python -m bench [--rounds 9] [--out FILE] [--small] [--no-costs | --only-costs]
 
-`--only-costs` measures the curves again and puts them into a record that is there. `--small` runs everything on a tiny model, to see that it works; its figures mean nothing.
-Exit status 1 if a hard figure fails (not with `--small`).
+`--only-costs` measures the curves again and puts them into a record that is there. `--small` runs everything on a tiny
+model, to see that it works; its figures mean nothing. Exit status 1 if a hard figure fails (not with `--small`).
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def points(base: Shape = SWEEP) -> list[tuple[str, Setting]]:
     ranks = [("rank", replace(once, rank=rank)) for rank in RANKS]
     lengths = [("tokens", replace(once, shape=replace(base, length=length))) for length in LENGTHS]
     widths = [("width", replace(once, shape=widened(base, width))) for width in WIDTHS]
-    eight = replace(once, shape=replace(base, sequences=max(MICRO_BATCHES)))
-    pieces = [("micro_batches", replace(eight, micro_batches=count)) for count in MICRO_BATCHES]
+    wide = replace(widened(base, 2 * base.width), sequences=max(MICRO_BATCHES))  # G too large for the caches
+    pieces = [("micro_batches", replace(once, shape=wide, micro_batches=count)) for count in MICRO_BATCHES]
     return ranks + lengths + widths + pieces
 
 

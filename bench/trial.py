@@ -78,6 +78,12 @@ class Trial:
         self.advantages = torch.randn(shape.sequences, 1, generator=generator).expand(-1, shape.length - 1)
         self.probe = make_probe(self.ids[:1], shape.tokens // 16) if setting.probe else None
 
+    @property
+    def logra(self) -> LoGRA:
+        """The optimizer, where it is LoGRA."""
+        assert isinstance(self.optimizer, LoGRA), f"{self.setting.name} has another optimizer"
+        return self.optimizer
+
     def loss(self, ids: Tensor, advantages: Tensor) -> Tensor:
         """One micro-batch's part of −mean advantage · log-prob over all tokens but each sequence's first."""
         hidden = hidden_states(self.model, ids)[:, :-1].flatten(0, 1)  # [T, D]
@@ -103,12 +109,12 @@ class Trial:
         return watch.seconds | {"seconds": sum(watch.seconds.values()), "peak": (peak or 0) - self.base}
 
     def _three_phases(self, watch: Stopwatch) -> None:
-        tokens = self.advantages.numel()
-        proposal = watch("propose", lambda: self.optimizer.propose(tokens))
+        tokens, optimizer, probe = self.advantages.numel(), self.logra, self.probe
+        proposal = watch("propose", lambda: optimizer.propose(tokens))
         scale = 1.0
-        if self.probe is not None:
-            scale = watch("judge", lambda: self.optimizer.judge(proposal, self.probe)).scale
-        watch("commit", lambda: self.optimizer.commit(proposal, scale))
+        if probe is not None:
+            scale = watch("judge", lambda: optimizer.judge(proposal, probe)).scale
+        watch("commit", lambda: optimizer.commit(proposal, scale))
 
 
 @contextmanager

@@ -33,9 +33,9 @@ def pairs(setting: Setting) -> list[Pair]:
 
 def thin_products(trial: Trial) -> list[Pair]:
     """What one block adds to forward and backward."""
-    optimizer, shape = trial.optimizer, trial.model.config
+    optimizer, shape = trial.logra, trial.setting.shape
     block = [target for target in optimizer.targets if target.name.startswith("model.layers.0.")]
-    inputs = {k: torch.randn(trial.ids.numel(), k) for k in (shape.hidden_size, shape.intermediate_size)}
+    inputs = {k: torch.randn(trial.ids.numel(), k) for k in (shape.width, shape.ffn)}
     grads = [torch.randn(trial.ids.numel(), target.rows) for target in block]
     a = {target.group: optimizer.projection(target.name) for target in block}
     first = {target.group: target for target in block}
@@ -66,7 +66,7 @@ def thin_products(trial: Trial) -> list[Pair]:
 
 def update(trial: Trial) -> list[Pair]:
     """Norms and the merge over all targets; the merge moves a copy by nothing, so that it can be repeated."""
-    optimizer = trial.optimizer
+    optimizer = trial.logra
     targets, projections = optimizer.targets, optimizer.projections
     sketches = [(optimizer.sketches[target.name], optimizer.projection(target.name)) for target in targets]
     still = {target.name: torch.zeros(target.rows, optimizer.config["rank"]) for target in targets}
@@ -98,10 +98,12 @@ def update(trial: Trial) -> list[Pair]:
 
 def probe(trial: Trial) -> Pair:
     """Forward mode with one product per weight, and left to itself."""
-    proposal = trial.optimizer.propose(trial.ids.numel())
+    optimizer, judged = trial.logra, trial.probe
+    assert judged is not None, "the setting asks for a probe"
+    proposal = optimizer.propose(trial.ids.numel())
 
     def predicted() -> Tensor:
-        return torch.tensor(trial.optimizer.judge(proposal, trial.probe).predicted_kl)
+        return torch.tensor(optimizer.judge(proposal, judged).predicted_kl)
 
     def left_to_itself() -> Tensor:
         with _swapped(trust_region, "constant_weights", lambda *_: nullcontext()):
@@ -120,6 +122,7 @@ def head(trial: Trial) -> Pair:
     def gradient(score: Callable) -> Tensor:
         leaf = hidden.clone().requires_grad_()
         score(leaf, tokens, trial.model, 1.0, 128).log_probs.mean().backward()
+        assert leaf.grad is not None
         return leaf.grad
 
     return (

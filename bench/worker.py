@@ -32,10 +32,12 @@ class Worker:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self._child = subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-m", "bench.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, encoding="utf-8", env=environment(setting.threads), cwd=ROOT,
         )  # fmt: skip
+        assert child.stdin and child.stdout and child.stderr, "all three are pipes"
+        self._child, self._orders, self._answers, self._words = child, child.stdin, child.stdout, child.stderr
         self.base = 0
 
     def ready(self) -> None:
@@ -48,19 +50,19 @@ class Worker:
 
     def close(self) -> None:
         """End the child."""
-        self._child.stdin.close()
+        self._orders.close()
         self._child.wait(timeout=60)
-        self._child.stdout.close()
-        self._child.stderr.close()
+        self._answers.close()
+        self._words.close()
 
     def _ask(self, order: dict) -> dict:
         try:
-            self._child.stdin.write(json.dumps(order) + "\n")
-            self._child.stdin.flush()
-            return json.loads(self._child.stdout.readline())
+            self._orders.write(json.dumps(order) + "\n")
+            self._orders.flush()
+            return json.loads(self._answers.readline())
         except (ValueError, OSError):
             self._child.kill()
-            words = "\n".join(self._child.stderr.read().strip().splitlines()[-6:])
+            words = "\n".join(self._words.read().strip().splitlines()[-6:])
             raise RuntimeError(f"the trial {self.setting.name} failed in its process:\n{words}") from None
 
 

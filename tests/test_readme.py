@@ -149,13 +149,16 @@ def test_the_race_and_the_bench_become_tables_when_they_are_recorded(tmp_path: P
     spread = {"median": 0.5, "low": 0.4, "high": 0.61}
     bench = {
         "setting": {"width": 64, "layers": 2, "sequences": 2, "length": 8}, "rounds": 6,
+        "micro_batches": 2,
+        "figures": [{"name": "step time, r16 / dense AdamW, both in one pass", "value": 0.6, "interval": [0.5, 0.7]}],
         "machine": {"processor": "a CPU", "threads": 2},
         "arms": {"logra r16": {"time_ratio": spread, "peak_ratio": spread}},
     }  # fmt: skip
     (tmp_path / "bench-cpu.json").write_text(json.dumps(bench), encoding="utf-8")
     table = readme.bench_table(tmp_path)
     assert (
-        "16 tokens a step" in table
+        "16 tokens a step in 2 micro-batches" in table
+        and "both in one pass: r16 0.60 (0.50 to 0.70)." in table
         and "| LoGRA r = 16 | 0.50 (0.40 to 0.61) | 0.50 (0.40 to 0.61) |" in table
     )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from logra_lab.lab.bench_figure import label as arm_label
+from logra_lab.lab.bench_figure import one_pass_words
 from logra_lab.lab.plots import COLOURS, draw_band, new_figure, png
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,14 +86,15 @@ def race_table(runs: Path) -> str:
 
 
 def bench_table(runs: Path) -> str:
-    """The bench: seconds a step and peak memory over dense AdamW's, with the interval of paired rounds."""
+    """The bench: seconds a step and peak memory over dense AdamW's, with intervals; one pass in words."""
     record = recorded("bench-cpu", runs)
     if not record:
         return absent("bench-cpu", "make bench")
     shape, machine = record["setting"], record["machine"]
     words = (
-        f"Width {shape['width']}, {shape['layers']} layers, {shape['sequences'] * shape['length']} tokens a step, "
-        f"{record['rounds']} rounds, {machine['processor']}, {machine['threads']} threads.\n\n"
+        f"Width {shape['width']}, {shape['layers']} layers, {shape['sequences'] * shape['length']} tokens a step in "
+        f"{record['micro_batches']} micro-batches, {record['rounds']} rounds, {machine['processor']}, "
+        f"{machine['threads']} threads.{one_pass_words(record['figures'])}\n\n"
     )
     lines = ["| arm | seconds a step / dense AdamW | peak memory / dense AdamW |", "|-|-:|-:|"]
     for name, arm in record["arms"].items():
