@@ -118,8 +118,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return type(value) in (int, float) and abs(value) <= LARGEST
     if get_origin(hint) is tuple:
         return isinstance(value, (list, tuple))
-    if dataclasses.is_dataclass(hint):
-        return isinstance(value, (Mapping, hint))  # type: ignore[arg-type]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return isinstance(value, (Mapping, hint))
     return type(value) is hint
 
 

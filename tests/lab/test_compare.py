@@ -27,6 +27,7 @@ DIFFERENT = [
     (None, 1.0, "returned None; a number was expected"),
     (1.01, 1.0, "returned 1.01; expected is 1"),
     (True, 1, "True or False; a number was expected"),
+    (1j, 1.0, "returned a complex; a number was expected"),
     (torch.ones(2), 1.0, r"shape \[2\]; a number was expected"),
     (torch.ones(1), 1.0, "a single number was expected"),
     ([1.0], torch.ones(1), "a list; a tensor of shape"),

@@ -135,3 +135,14 @@ def test_recorded_timings_are_read_where_they_exist_and_drawn_on_their_card_only
 def test_where_no_kernel_ran_the_picture_says_so():
     row = kernel_bytes.Traffic("merge fp32", 10, 80, 200, None, None)
     assert "not run here" in kernel_figures.traffic([row]).caption
+
+
+def test_where_some_kernels_ran_their_bars_are_drawn_and_the_picture_says_that_some_did_not():
+    rows = [
+        kernel_bytes.Traffic("merge fp32", 10, 80, 200, None, None),
+        kernel_bytes.Traffic("merge split", 10, 80, 200, 100, 120),
+    ]
+    picture = kernel_figures.traffic(rows)
+    bars = picture.figure.axes[0].patches
+    assert [round(bar.get_width()) for bar in bars] == [20, 20, 10]
+    assert bars[2].get_y() > bars[1].get_y() > bars[0].get_y() and "not run here" in picture.caption
