@@ -101,7 +101,7 @@ def test(rest: List[str], slow: bool) -> int:
 
 
 def lint(rest: List[str]) -> int:
-    """Check style and formatting, spelling, types of the public API, and the notebooks against their sources."""
+    """Check style and formatting, spelling, types, and the notebooks against their sources."""
     steps = [
         ["-m", "ruff", "check", ".", "--output-format=concise"],
         ["-m", "ruff", "format", "--check", ".", "--output-format=concise"],
