@@ -100,7 +100,7 @@ def shortened(findings: tuple[Finding, ...]) -> list[Finding]:
     shown: list[Finding] = []
     known: set[str] = set()
     for finding in findings:
-        again = finding.seen in known and len(finding.seen) > 40
+        again = finding.seen in known and len(finding.seen) > 35
         shown.append(replace(finding, seen="the same") if again else finding)
         known.add(finding.seen)
     return shown

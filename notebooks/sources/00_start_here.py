@@ -2,7 +2,7 @@
 # # 00 · Start here
 #
 # **Claim.** A small language model learns to add from nothing but "right" and "wrong", and the gradient that
-# teaches it passes through a sketch a twelfth of its size. It takes half a minute on this machine.
+# teaches it passes through a sketch, a small part of its size. It takes half a minute on this machine.
 #
 # **You will be able to** run the whole loop once, say what each of its parts is for, and choose your way
 # through the course.
@@ -122,6 +122,9 @@ print(f"\nWhat is trained, and the bytes it takes:\n{learner.arm.optimizer.descr
 # - **"I have an evening"**: 00, 01, 03, 04, 06, 07.
 # - **"I want to use it"**: 00, 05, 08, 10.
 # - **"I want all of it"**: in order.
+#
+# Cells build on those above them. If one says that a name *is not defined*, a cell was skipped or the kernel was
+# restarted: choose *Run > Run All Above Selected Cell*, then go on.
 #
 # Not solved an exercise? Below each check a hint and a solution are folded away. The solved notebooks lie in
 # [solutions](solutions).

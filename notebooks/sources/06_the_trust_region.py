@@ -9,9 +9,9 @@
 # - turn a budget of KL into a step length, and give the budget a schedule;
 # - tell when the forecast lies: steps too large, half precision, the wrong tokens, and the batch that made the step.
 #
-# **Before you start.** [03](03_sketching.ipynb) (sketching) and [05](05_row_adam_and_merging.ipynb) (row Adam) give
-# you the update $\Delta W = -UA$.
-# You need softmax, variance and a little PyTorch. About 50 minutes; the notebook itself runs in half a minute.
+# **Before you start.** [03](03_sketching.ipynb) (sketching) and [05](05_row_adam_and_merging.ipynb) (row Adam)
+# give you the update $\Delta W = -UA$. You need softmax, variance and a little PyTorch. About 50 minutes; the
+# notebook itself runs in half a minute.
 
 # %%
 import torch
@@ -76,7 +76,8 @@ kl_figures.moved_policy([name.strip("<|>") for name in names], moved, kl)
 # weighted by how likely the policy says it. A logit that moves on a token that is never said costs nothing. A
 # constant added to all logits costs nothing either: the softmax does not see it.
 #
-# ### Exercise 1 · ½ Var (★★☆, 8 minutes)
+# ## Exercise 1 · ½ Var
+# *Difficulty 2 of 5 · 8 minutes*
 #
 # For example, with $\pi = (\frac12, \frac14, \frac14)$ and $\dot z = (1, 0, 0)$ the mean is ½, the variance ¼, and
 # the answer ⅛.
@@ -96,9 +97,8 @@ def half_variance(logits, tangent):
 half_variance = checks.check("half_variance", half_variance)
 
 # %% [markdown] tags=["hint"]
-# Three lines. `logits.softmax(-1)` is π. The mean of ż under π is `(policy * tangent).sum(-1, keepdim=True)`; keep
-# the
-# dimension, so that it can be subtracted. Then the mean of the squares, again under π, and a half.
+# Three lines. `logits.softmax(-1)` is π. The mean of ż under π is `(policy * tangent).sum(-1, keepdim=True)`;
+# keep the dimension, so that it can be subtracted. Then the mean of the squares, again under π, and a half.
 
 # %% [markdown]
 # ## Where ż comes from
@@ -131,7 +131,8 @@ print(f"The forecast is off by {abs(forecast / measured - 1):.1%}, and the step 
 # - **one-sided** (with a learning rate): the trust region is a brake, so 1 stands in for $\alpha_\max$.
 # - $q = 0$: nothing moves anyway. Leave $\alpha = 1$.
 #
-# ### Exercise 2 · α (★☆☆, 5 minutes)
+# ## Exercise 2 · α
+# *Difficulty 1 of 5 · 5 minutes*
 
 
 # %%
@@ -161,12 +162,11 @@ step_scale = checks.check("step_scale", step_scale)
 # $$\delta(u) = \delta_T + \tfrac12(\delta_0 - \delta_T)
 # \left(1 + \cos\left(\pi \cdot \min\left(\tfrac{u}{H-1}, 1\right)\right)\right).$$
 #
-# Here $u$ counts the updates done so far.
-# For models of 1.5B and more: $\delta_0$ = 2e-4, $\delta_T$ = 2e-5, $H$ = 300. Our model is some thousand times
-# smaller
-# and affords 1e-2 → 1e-3.
+# Here $u$ counts the updates done so far. For models of 1.5B and more: $\delta_0$ = 2e-4, $\delta_T$ = 2e-5,
+# $H$ = 300. Our model is some thousand times smaller and affords 1e-2 → 1e-3.
 #
-# ### Exercise 3 · the schedule (★☆☆, 5 minutes)
+# ## Exercise 3 · The schedule
+# *Difficulty 1 of 5 · 5 minutes*
 
 # %%
 import math
@@ -224,8 +224,8 @@ print(
 # **In the middle** the points lie on the line: the forecast is the measurement.
 #
 # **At the right end** the parabola bends away, for one step earlier than for another: third-order terms. For
-# budgets out
-# there, `TrustRegion(verify=True)` measures the scaled step by preview and shrinks it until it fits.
+# budgets out there, `TrustRegion(verify=True)` measures the scaled step by preview and shrinks it until it
+# fits.
 #
 # **At the left end** bf16 goes flat. Rounding is drawn anew whenever a weight changes, so *any* change of the weights
 # looks like a KL of that size. The paper's budgets, 2e-4 falling to 2e-5, are of the size of this floor. A controller
@@ -235,11 +235,10 @@ print(
 # %% [markdown]
 # ## There is no free forecast
 #
-# The forecast costs a forward pass. Could we get it for nothing? Backward already gives each answer's sketch $S_b$,
-# and $\langle S_b, U \rangle$ is how fast the log-probability of answer $b$ changes along the step. The mean square
-# of
-# such a score is a variance, so $\frac12 \sum_b \langle S_b, U \rangle^2 / \text{tokens}$ looks like our ½ Var,
-# free of charge.
+# The forecast costs a forward pass. Could we get it for nothing? Backward already gives each answer's sketch
+# $S_b$, and $\langle S_b, U \rangle$ is how fast the log-probability of answer $b$ changes along the step. The
+# mean square of such a score is a variance, so $\frac12 \sum_b \langle S_b, U \rangle^2 / \text{tokens}$ looks
+# like our ½ Var, free of charge.
 #
 # But $U$ was *made of* these $S_b$. Every product contains its own square, and the estimate is too high. On fresh
 # answers, which had no part in $U$, the same formula must come out near 1: that is the control.
@@ -261,18 +260,17 @@ for size in kl_figures.batch_sizes(recorded_free["runs"]):
     )
 
 # %% [markdown]
-# Two effects are in the picture. The first is the bias of the formula: it is there at every batch size, while the
-# control
-# stays near 1. The second concerns the forward-mode forecast too: a step moves the policy most where it was made. The
-# lines above say how much less it costs elsewhere. Both together make the upper curve: whoever steered by the free
-# estimate would take steps that are far too short when batches are small, and never know.
+# Two effects are in the picture. The first is the bias of the formula: it is there at every batch size, while
+# the control stays near 1. The second concerns the forward-mode forecast too: a step moves the policy most
+# where it was made. The lines above say how much less it costs elsewhere. Both together make the upper curve:
+# whoever steered by the free estimate would take steps that are far too short when batches are small, and never
+# know.
 #
 # ## Find the bug
 #
-# A colleague's trust region runs, but the measured KL is always over the budget. Here is the function that chooses at
-# which positions the KL is averaged, and what happens with it: each step is scaled to a budget of 0.001, then
-# measured
-# on the sampled tokens. A right trust region sits on the line at 1.
+# A colleague's trust region runs, but the measured KL is always over the budget. Here is the function that
+# chooses at which positions the KL is averaged, and what happens with it: each step is scaled to a budget of
+# 0.001, then measured on the sampled tokens. A right trust region sits on the line at 1.
 
 
 # %%
@@ -299,7 +297,8 @@ wrong = [measured_over_budget(one, suspect_positions) for one in steps]
 kl_figures.over_budget({"suspect": wrong})
 
 # %% [markdown]
-# ### Exercise 4 · which positions? (★★☆, 8 minutes)
+# ## Exercise 4 · Which positions?
+# *Difficulty 2 of 5 · 8 minutes*
 #
 # `generated_mask[b, t]` is True where token `t` was sampled. Prompts are padded on the left, answers on the right:
 #
@@ -355,8 +354,8 @@ kl_figures.spread_over_tokens(half_variance(z, z_dot))
 # measured.
 #
 # Try this. (1) Step size 0.001, then 0.03, under a budget: the KL hardly changes, α does the work. (2) The same
-# without
-# a budget. (3) Rank 2, 8, 32 without a budget. (4) When is α stuck at 3, and what does that say about the step size?
+# without a budget. (3) Rank 2, 8, 32 without a budget. (4) When is α stuck at 3, and what does that say about
+# the step size?
 
 # %%
 recorded = kl_recorded.load("kl_drift")
@@ -394,3 +393,5 @@ for number, pair in enumerate(zip(live["measured"], noted["measured"]), start=1)
 # **What would change our mind.** If on a large model the forecast at a KL of 2e-4 missed the measured KL (fp32, fresh
 # answers) by more than a third, or if measured-KL feedback alone survived the same bad step sizes, the extra
 # pass would not be worth it.
+#
+# **Next**: [lesson 07](07_the_full_loop.ipynb), where the whole loop runs, beside its rivals.

@@ -364,4 +364,4 @@ print(f"{touched.status}: {touched.reason}")
 # **What would change our mind**: a patch of a real 7B run at rank 64 that is clearly smaller than its packet;
 # `measure_traffic` prints the verdict for yours. Or a replica that differs in a bit on equal hardware.
 #
-# **Next**: lesson 09, where $A$ need not exist in memory at all.
+# **Next**: [lesson 09](09_kernels.ipynb), where $A$ need not exist in memory at all.

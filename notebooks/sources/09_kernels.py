@@ -9,10 +9,9 @@
 # - count the bytes a kernel must move and say how fast it could be at best;
 # - recognise a kernel that silently skips part of a matrix.
 #
-# **Before you start.** [03](03_sketching.ipynb) for $X A^\top$, [05](05_row_adam_and_merging.ipynb) for the merge
-# $W \leftarrow W - UA$. No GPU is needed: the
-# kernels
-# run in Triton's interpreter on the CPU. About 60 minutes; the notebook itself runs in half a minute.
+# **Before you start.** [03](03_sketching.ipynb) for $X A^\top$, [05](05_row_adam_and_merging.ipynb) for the
+# merge $W \leftarrow W - UA$. No GPU is needed: the kernels run in Triton's interpreter on the CPU. About 60
+# minutes; the notebook itself runs in half a minute.
 
 # %%
 import os
@@ -37,9 +36,8 @@ roadmap(9)
 # %% [markdown]
 # ## What A would cost
 #
-# Each projection group (layers that read the same input share one $A$) needs a matrix of $r \times k$ signs, drawn
-# anew
-# after every update. How much memory is that for a 7B model, kept in bf16?
+# Each projection group (layers that read the same input share one $A$) needs a matrix of $r \times k$ signs,
+# drawn anew after every update. How much memory is that for a 7B model, kept in bf16?
 
 # %%
 shape = shape_of("7B")
@@ -62,8 +60,8 @@ print("as keys: 8 bytes per group")
 # $$\text{word}(i, w) = \text{fmix}\big(\text{fmix}(k_0 + w) \oplus \text{fmix}(k_1 + i)\big),$$
 #
 # and the sign of $A_{ij}$ is + where bit $j \bmod 32$ of word$(i, \lfloor j/32 \rfloor)$ is 1. The mixer is
-# MurmurHash3's
-# finaliser. It only shifts, xors and multiplies whole numbers, so nothing is rounded and every device agrees:
+# MurmurHash3's finaliser. It only shifts, xors and multiplies whole numbers, so nothing is rounded and every
+# device agrees:
 #
 # 1. `x ^ (x >> 16)`
 # 2. times `0x85EBCA6B`, keep 32 bits
@@ -71,7 +69,8 @@ print("as keys: 8 bytes per group")
 # 4. times `0xC2B2AE35`, keep 32 bits
 # 5. `x ^ (x >> 16)`
 #
-# ### Exercise 1a · the hash in torch (★☆☆, 6 minutes)
+# ## Exercise 1a · The hash in torch
+# *Difficulty 1 of 5 · 6 minutes*
 #
 # torch has no handy unsigned 32-bit numbers, so the words live in int64. There a product does not wrap at 32 bits:
 # you have to cut it.
@@ -99,7 +98,8 @@ fmix32 = checks.check("fmix32", fmix32)
 # overflow drops only high bits, and the mask wants the low ones.)
 
 # %% [markdown]
-# ### Exercise 1b · the same in Triton (★★☆, 6 minutes)
+# ## Exercise 1b · The same in Triton
+# *Difficulty 2 of 5 · 6 minutes*
 #
 # In Triton `x` is a block of uint32, and uint32 wraps by itself: no mask. The check runs your function in the
 # interpreter and compares with the *same* expected words as above: same bits, or it is wrong.
@@ -139,11 +139,10 @@ kernel_figures.bits_of(hashed, corner)
 # %% [markdown]
 # ## A kernel is a program per tile
 #
-# A Triton kernel is written for *one tile* of the result, and launched on a grid of many. `tl.program_id(0)` says
-# which
-# tile this is. Blocks of numbers are loaded through pointers: `x + t[:, None] * k + j[None, :]` is a block of
-# addresses
-# in a row-major X [T, k]. At the edge of the matrix part of a block lies outside: a **mask** says which part is real.
+# A Triton kernel is written for *one tile* of the result, and launched on a grid of many. `tl.program_id(0)`
+# says which tile this is. Blocks of numbers are loaded through pointers: `x + t[:, None] * k + j[None, :]` is a
+# block of addresses in a row-major X [T, k]. At the edge of the matrix part of a block lies outside: a **mask**
+# says which part is real.
 #
 # A tile of signs needs no pointer at all. Here it is, from your hash:
 
@@ -162,12 +161,12 @@ def sign_tile(key0, key1, i, j):
 
 
 # %% [markdown]
-# ### Exercise 2 · project with signs made inside (★★★, 20 minutes)
+# ## Exercise 2 · Project with signs made inside
+# *Difficulty 4 of 5 · 20 minutes*
 #
 # $P = X\,\text{signs}(A)^\top$, [T, k] → [T, r]. One program makes the tile of rows `t` and ranks `i`. It walks
-# along k in
-# steps of `BLOCK_K`. In each step: load a tile of X, make the tile of signs, add their product to `acc`. At the end
-# store.
+# along k in steps of `BLOCK_K`. In each step: load a tile of X, make the tile of signs, add their product to
+# `acc`. At the end store.
 #
 # `tl.load(pointers, mask=…, other=0.0)` · `tl.dot(a, b)` · `tl.store(pointers, values, mask=…)`
 
@@ -204,10 +203,9 @@ project = checks.check("tiled_project", triton_play.projection_function(project_
 # %% [markdown]
 # ## The control: odd shapes
 #
-# A kernel that is right on round shapes proves little. Yours and the package's are compared with their torch twins on
-# shapes chosen to be awkward: one row, one column past a tile, one less. Whole numbers go in, so sums are exact and
-# *bit
-# for bit equal* is the test. It would fail on a wrong mask, a wrong sign, a lost tile.
+# A kernel that is right on round shapes proves little. Yours and the package's are compared with their torch
+# twins on shapes chosen to be awkward: one row, one column past a tile, one less. Whole numbers go in, so sums
+# are exact and *bit for bit equal* is the test. It would fail on a wrong mask, a wrong sign, a lost tile.
 
 # %%
 shapes = [(1, 1, 1), (1, 200, 4), (65, 31, 16), (63, 129, 1), (130, 257, 64)]
@@ -223,10 +221,9 @@ else:
 # %% [markdown]
 # ## Bytes, and the floors under time
 #
-# A GPU multiplies far faster than it reads. Such small products wait for memory, so what counts is the number of
-# bytes.
-# The least that can move: each input once in, each result once out. We count three things, on a CPU, where the
-# bytes are as many as on a GPU:
+# A GPU multiplies far faster than it reads. Such small products wait for memory, so what counts is the number
+# of bytes. The least that can move: each input once in, each result once out. We count three things, on a CPU,
+# where the bytes are as many as on a GPU:
 #
 # - **the floor**, from that formula;
 # - **torch**, operation after operation: every one reads its inputs and writes its result;
@@ -237,18 +234,16 @@ kernel_figures.traffic(kernel_bytes.all_traffic())
 
 # %% [markdown]
 # The kernels sit on the floor. Torch pays for every intermediate result: the hash, the bits, the signs, and for
-# `split` and `stochastic` the weights passed through fp32. Two remarks, to be fair. A GPU's cache may serve part of
-# what
-# torch reads again. And a kernel asks for some addresses more than once, tile after tile; the cache serves those
-# too, so
-# each address counts once here.
+# `split` and `stochastic` the weights passed through fp32. Two remarks, to be fair. A GPU's cache may serve
+# part of what torch reads again. And a kernel asks for some addresses more than once, tile after tile; the
+# cache serves those too, so each address counts once here.
 #
-# ### Exercise 3 · the floor in seconds (★★☆, 8 minutes)
+# ## Exercise 3 · The floor in seconds
+# *Difficulty 2 of 5 · 8 minutes*
 #
 # A kernel has to respect two floors: its bytes over the memory's **bandwidth** (bytes per second), and its
-# operations over
-# the card's **peak** (operations per second). Loading and computing overlap, so the higher of the two counts.
-# For $X A^\top$ with A made inside: read X, write P, and $2\,T\,k\,r$ operations.
+# operations over the card's **peak** (operations per second). Loading and computing overlap, so the higher of
+# the two counts. For $X A^\top$ with A made inside: read X, write P, and $2\,T\,k\,r$ operations.
 
 
 # %%
@@ -297,9 +292,8 @@ bench_costs.show_costs()
 #
 # ## Play: two floors
 #
-# Move the rank until the operation floor overtakes. Then change the card: which way does the crossing move, and why
-# does
-# it hardly depend on k?
+# Move the rank until the operation floor overtakes. Then change the card: which way does the crossing move, and
+# why does it hardly depend on k?
 
 # %%
 player = widgets.play(
@@ -310,8 +304,7 @@ player = widgets.play(
 # ## Find the bug
 #
 # The merge $W \leftarrow W - UA$ passed its test on a 128 × 256 matrix and was shipped. No error, no NaN, the
-# reward climbs.
-# Months later somebody compares the weights with the formula, on a matrix of 200 × 300.
+# reward climbs. Months later somebody compares the weights with the formula, on a matrix of 200 × 300.
 
 
 # %%
@@ -332,12 +325,12 @@ print(f"128 × 256: largest error {error_of(suspect_grid, 128, 256).max():.0e}")
 kernel_figures.missed(error_of(suspect_grid, 200, 300), triton_play.BLOCK_D, triton_play.BLOCK_C)
 
 # %% [markdown]
-# The blue part was never trained. Real matrices are mostly round, which is how such a bug lives long: until one is
-# sharded
-# and a device is left with an odd number of rows. Training still works, since the rest of the network makes up for
-# it.
+# The blue part was never trained. Real matrices are mostly round, which is how such a bug lives long: until one
+# is sharded and a device is left with an odd number of rows. Training still works, since the rest of the
+# network makes up for it.
 #
-# ### Exercise 4 · a grid that covers (★☆☆, 5 minutes)
+# ## Exercise 4 · A grid that covers
+# *Difficulty 1 of 5 · 5 minutes*
 
 
 # %%
@@ -357,8 +350,7 @@ for rows, columns in ((128, 256), (200, 300), (65, 129), (3, 5)):
 
 # %% [markdown] tags=["hint"]
 # Round up. `-(-a // b)`, `(a + b - 1) // b`, `math.ceil(a / b)` and `triton.cdiv(a, b)` all do. Adding 1 to the
-# rounded-down
-# number launches idle programs where the tiles fit exactly.
+# rounded-down number launches idle programs where the tiles fit exactly.
 
 # %% [markdown]
 # ## Limits
@@ -368,9 +360,8 @@ for rows, columns in ((128, 256), (200, 300), (65, 129), (3, 5)):
 #   on a GPU.
 # - **Signs are cheap, not free.** Each block of rows makes its signs again: three integer operations per sign, and a
 #   hash per 32.
-# - **Bits agree, sums need not.** The signs are equal everywhere; products are summed in another order on another
-#   device,
-#   and differ in the last digits.
+# - **Bits agree, sums need not.** The signs are equal everywhere; products are summed in another order on
+#   another device, and differ in the last digits.
 # - The interpreter rounds to bf16 wrongly; the package rounds by bits and tests that.
 #
 # ## Recap
@@ -381,6 +372,7 @@ for rows, columns in ((128, 256), (200, 300), (65, 129), (3, 5)):
 # 4. Up to a rank of a few hundred the bytes are the higher floor: the products hide behind the reading.
 # 5. Test kernels on shapes that don't fit, and round grids up.
 #
-# **What would change our mind.** If on a real GPU a plain product with a stored A were as fast at the same memory,
-# or if
-# making signs cost more than reading them, a stored A would be the simpler choice.
+# **What would change our mind.** If on a real GPU a plain product with a stored A were as fast at the same
+# memory, or if making signs cost more than reading them, a stored A would be the simpler choice.
+#
+# **Next**: [lesson 10](10_full_scale.ipynb), where all of it trains models of billions of weights.

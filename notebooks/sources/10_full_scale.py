@@ -2,8 +2,7 @@
 # # 10 · Full scale
 #
 # **Claim.** One path of code trains the 0.24M-parameter twin on a laptop and a 27B model on one card: plan,
-# load,
-# evaluate, train, resume, evaluate, save. Only the preset changes.
+# load, evaluate, train, resume, evaluate, save. Only the preset changes.
 #
 # **You will be able to**
 # - say before anything is loaded whether a run fits a card, what must be lowered, and what dense training
@@ -11,9 +10,8 @@
 # - train with a live picture, interrupt it, resume it, and save the result in Hugging Face's format;
 # - use several GPUs, a rollout worker or vLLM, or put LoGRA into a trainer that you already have.
 #
-# **Before you start.** 00 and 05; 06 and 08 help. About 40 minutes of reading. Without a GPU this notebook
-# runs its
-# twin in about half a minute. On a GPU the same cells train a real model, for hours.
+# **Before you start.** 00 and 05; 06 and 08 help. About 40 minutes of reading. Without a GPU this notebook runs
+# its twin in about half a minute. On a GPU the same cells train a real model, for hours.
 
 # %%
 from logra_lab.lab import lesson10, lesson10_live, lesson10_trainers, widgets
@@ -29,10 +27,9 @@ roadmap(10)
 # ## 1 · Choose
 #
 # `preset_for()` looks at the GPU and picks a model; without one it picks the twin. To choose yourself, write
-# `preset("7B")`, or give any Hugging Face id or folder: `preset("my/model", task="gsm8k")`. Every setting
-# can be
-# changed by name. Precision is one of them (05): `split` keeps fp32-exact weights at two bytes on the card, and
-# `halves="host"` moves the other two to the host; `fp32` and `stochastic` work too.
+# `preset("7B")`, or give any Hugging Face id or folder: `preset("my/model", task="gsm8k")`. Every setting can
+# be changed by name. Precision is one of them (05): `split` keeps fp32-exact weights at two bytes on the card,
+# and `halves="host"` moves the other two to the host; `fp32` and `stochastic` work too.
 
 # %%
 config = preset_for()
@@ -49,19 +46,17 @@ print(
 # ## 2 · Plan
 #
 # A run that dies after an hour of loading is a waste. The planner (01) counts bytes from a config alone:
-# weights, sketches,
-# activations, caches, the KL probe. For each card, `fitted` lowers what only costs time (answers sampled at
-# once, activations kept,
-# micro-batch, halves on the card) until the run fits. It never touches rank, batch or budget.
+# weights, sketches, activations, caches, the KL probe. For each card, `fitted` lowers what only costs time
+# (answers sampled at once, activations kept, micro-batch, halves on the card) until the run fits. It never
+# touches rank, batch or budget.
 
 # %%
 rows = lesson10.fit_rows()
 print(lesson10.fit_table(rows))
 
 # %% [markdown]
-# Dense AdamW is judged with the same settings as LoGRA in that row. It keeps 16 bytes per weight: the
-# weight and its
-# gradient in bf16, an fp32 copy, two moments. Play with it:
+# Dense AdamW is judged with the same settings as LoGRA in that row. It keeps 16 bytes per weight: the weight
+# and its gradient in bf16, an fp32 copy, two moments. Play with it:
 
 # %%
 player = widgets.play(
@@ -74,11 +69,10 @@ player = widgets.play(
 # %% [markdown]
 # ## 3 · Load
 #
-# `prepare` plans for the card that it finds, loads, and makes the trainer. It refuses what can't work
-# *before* reading weights: a card
-# too small, a missing tokenizer or chat template, a model without the target layers, a hub that can't be
-# reached.
-# Training uses the fast attention; only the probe switches to the plain one, and back.
+# `prepare` plans for the card that it finds, loads, and makes the trainer. It refuses what can't work *before*
+# reading weights: a card too small, a missing tokenizer or chat template, a model without the target layers, a
+# hub that can't be reached. Training uses the fast attention; only the probe switches to the plain one, and
+# back.
 
 # %%
 folder = lesson10.run_folder(config)
@@ -100,10 +94,9 @@ for wrong in ({"model": "nobody/nothing-here"}, {"chat": True}, {"targets": ("c_
 # %% [markdown]
 # ## 4 · Where do we start?
 #
-# Pass@1 is the chance that one sampled answer is right; Pass@4 that one of four is. RL mostly moves what
-# the model can already do from the
-# second number into the first. The numbers are kept beside the checkpoints, so a resumed run still knows where it
-# started.
+# Pass@1 is the chance that one sampled answer is right; Pass@4 that one of four is. RL mostly moves what the
+# model can already do from the second number into the first. The numbers are kept beside the checkpoints, so a
+# resumed run still knows where it started.
 
 # %%
 before = first_passes(trainer)
@@ -142,16 +135,12 @@ print(result.message)
 
 # %% [markdown]
 # Top left: what you want. Top right: the predicted KL of each step stays at its budget, which shrinks by a
-# cosine.
-# Bottom left: α, how much each step was scaled; under `rule="paper"` it may exceed 1. Bottom right: the
-# sketches
-# stand where gradients would be. Speed and time left are in the sentence under it (not for the twin, whose
-# output must
-# not depend on your laptop).
+# cosine. Bottom left: α, how much each step was scaled; under `rule="paper"` it may exceed 1. Bottom right: the
+# sketches stand where gradients would be. Speed and time left are in the sentence under it (not for the twin,
+# whose output must not depend on your laptop).
 #
 # A control that could have failed: α makes the *prediction* meet the budget by arithmetic. Does the policy
-# obey, measured
-# on the probe before and after each step?
+# obey, measured on the probe before and after each step?
 
 # %%
 steps = [line for line in result.history if line["step"] > 0 and line["predicted_kl"] is not None]
@@ -202,9 +191,8 @@ for problem in problems[:: max(1, len(problems) // 5)][:5]:
 # %% [markdown]
 # ## 9 · Who samples the answers?
 #
-# Most of a step's time is sampling. Three engines, one interface; the trainer's log-probs are compared with
-# the engine's, and what they
-# disagree on is taken off the KL budget (06).
+# Most of a step's time is sampling. Three engines, one interface; the trainer's log-probs are compared with the
+# engine's, and what they disagree on is taken off the KL budget (06).
 #
 # | engine | weights | sync per update |
 # |-|-|-|
@@ -224,9 +212,8 @@ print(f"per update: a packet of about {packet / 2**20:.2f} MiB, or {full / 2**20
 # %% [markdown]
 # ## 10 · Against dense AdamW
 #
-# The same loop with dense AdamW on all parameters, after our model has left the card. Where it doesn't fit,
-# the planner says so, or the
-# card runs out of memory; both are results, not errors.
+# The same loop with dense AdamW on all parameters, after our model has left the card. Where it doesn't fit, the
+# planner says so, or the card runs out of memory; both are results, not errors.
 
 # %%
 print("LoGRA holds", held)
@@ -250,9 +237,8 @@ print(lesson10.dense_steps(lambda: prepare(dense)))
 # logra-train --model 7B --folder runs/7b --resume                                    # checkpoints fit any number
 # ```
 #
-# [The guide](../docs/scale.md) has one page for 1 GPU, 8 GPUs, and several nodes with a rollout server.
-# Tests run two
-# processes on a CPU and compare them with one, step by step.
+# [The guide](../docs/scale.md) has one page for 1 GPU, 8 GPUs, and several nodes with a rollout server. Tests
+# run two processes on a CPU and compare them with one, step by step.
 #
 # ## 12 · In a trainer that you already have
 #
@@ -300,17 +286,15 @@ print(lesson10_trainers.refusals())
 # ## 13 · 27B on one card
 #
 # The paper trained 27B on a node. What would one card hold? Rollouts are counted, with the trainer's own
-# weights; no second copy.
-# Predicted by the planner; tokens/s and hours per 100 updates are *derived* from data sheets, may be off by a factor of
-# two either way, and are not yet measured on a GPU.
+# weights; no second copy. Predicted by the planner; tokens/s and hours per 100 updates are *derived* from data
+# sheets, may be off by a factor of two either way, and are not yet measured on a GPU.
 
 # %%
 print("\n".join(lesson10.one_card_rows()))
 
 # %% [markdown]
 # Can such a plan be trusted? On a twin of such a model, with `split` weights, halves on the host,
-# checkpointing, rollouts and probe, the
-# ledger measures a real step class by class:
+# checkpointing, rollouts and probe, the ledger measures a real step class by class:
 
 # %%
 table, off = lesson10.ledger_twin()
@@ -346,5 +330,4 @@ print(lesson10.recorded())
 # 5. Engines disagree with the trainer; measure it and charge it to the budget.
 #
 # **What would change our mind:** a recorded run on one card whose measured peak is far from the plan, or in
-# which LoGRA's
-# Pass@1 stays behind dense AdamW at equal steps over several seeds.
+# which LoGRA's Pass@1 stays behind dense AdamW at equal steps over several seeds.

@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
-from tools.lesson_source import cells
-
-SOURCES = Path(__file__).resolve().parents[2] / "notebooks" / "sources"
-
-
-def play_only(source: str, imports: str, folder: Path) -> Path:
-    """A notebook of the lesson's play cell alone."""
-    found = [
-        c
-        for c in cells((SOURCES / source).read_text(encoding="utf-8"), "solution")
-        if "widgets.play(" in c.source
-    ]
-    assert len(found) == 1
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    path = folder / f"play_{source[:2]}.ipynb"
-    nbformat.write(
-        new_notebook(cells=[new_code_cell(imports), new_code_cell(found[0].source)], metadata=metadata), path
-    )
-    return path
+from tests.browser.play_cell import play_only
 
 
 @pytest.mark.browser

@@ -236,6 +236,7 @@ def rescaled(gradient: Tensor, rank: int, key: tuple[int, int]) -> Tensor:
         Slip("The bug is still there: at rank r the estimate is √r times too long.", faulty_estimate),
         Slip("The scale is gone altogether: now it is r times too long.", scaled_by(lambda r, k: r**0.5)),
         Slip("Scale 1/r in one place and 1/√r in the other: one root too many.", scaled_by(lambda r, k: 1 / r)),
+        Slip("1/r in both places: the signs are used twice, so each use takes 1/√r.", scaled_by(lambda r, k: r**-1.5)),
         Slip("The length of G is no cure: an unbiased estimate is longer than G. Scale A itself.", rescaled),
         Slip("√k has no part in it: E[AᵀA] sums over the r rows.", scaled_by(lambda r, k: k**-0.5)),
     ),

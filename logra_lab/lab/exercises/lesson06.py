@@ -108,6 +108,7 @@ def half_variance(logits: Tensor, tangent: Tensor) -> Tensor:
 
 
 TURNED = "the ratio is upside down: budget over predicted KL."
+LARGER = "α_max is a ceiling: take the smaller of the two, not the larger."
 
 
 def root_ratio(q: float, delta: float) -> float:
@@ -158,14 +159,8 @@ def root_ratio(q: float, delta: float) -> float:
             "alpha_max is missing.",
             lambda q, d, m, two: root_ratio(q, d) if two else min(1.0, root_ratio(q, d)),
         ),
-        Slip(
-            "α_max is a ceiling: take the smaller of the two, not the larger.",
-            lambda q, d, m, two: max(m if two else 1.0, root_ratio(q, d)),
-        ),
-        Slip(
-            "α_max is a ceiling: take the smaller of the two, not the larger.",
-            lambda q, d, m, two: max(m if two else 1.0, root_ratio(q, d)) if q else 1.0,
-        ),
+        Slip(LARGER, lambda q, d, m, two: max(m if two else 1.0, root_ratio(q, d))),
+        Slip(LARGER, lambda q, d, m, two: max(m if two else 1.0, root_ratio(q, d)) if q else 1.0),
         Slip("there is no ceiling: alpha_max if two-sided, 1 if not.", lambda q, d, m, two: root_ratio(q, d)),
         Slip("α never exceeds 1 here; two_sided allows it.", lambda q, d, m, two: min(1.0, root_ratio(q, d))),
     ),
@@ -242,6 +237,10 @@ def one_per_sampled_token(function) -> bool | str:
         Slip("this judges the prompt too: start from generated_mask.", every_real),
         Slip("these are the sampled tokens; each is predicted one position earlier.", lambda a, g: g),
         Slip("this is one position too late: shift to the left.", lambda a, g: g.roll(1, 1)),
+        Slip(
+            "this is one position too late: shift to the left.",
+            lambda a, g: torch.nn.functional.pad(g, (1, -1)),
+        ),
         Slip("these are the prompt's positions.", lambda a, g: a & ~g),
     ),
 )

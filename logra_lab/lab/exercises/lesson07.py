@@ -39,7 +39,7 @@ def _clues(largest_kl: float, no_signal: float, gain: float) -> tuple[dict[str, 
     Case(
         "exactly 0.1, 0.8 and 0.05",
         lambda: _clues(0.1, 0.8, 0.05),
-        hint="“Above” and “more than” leave it out.",
+        hint="“Above 0.1” leaves 0.1 itself out; “at most 0.05” takes 0.05 in.",
     ),
     slips=(
         Slip(

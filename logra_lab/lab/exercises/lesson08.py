@@ -181,11 +181,11 @@ def reason(found: Tensor, start: Tensor, updates: Pairs) -> str:
     """What is known of a wrong answer, to be added to the sentence."""
     flipped = [(-factor, projection) for factor, projection in updates]
     known = (
-        (faulty_receiver(start, updates), "; each update is still rounded away in a bf16 weight"),
         (
             half_cured(start, updates),
             "; the start was rounded to bf16 before the updates came: keep its lower bits",
         ),
+        (faulty_receiver(start, updates), "; each update is still rounded away in a bf16 weight"),
         (repaired_receiver(start, flipped), "; the updates are added, they are taken off"),
         (start.to(torch.bfloat16), "; no update has arrived"),
     )

@@ -125,6 +125,7 @@ ANSWERS = {
             (lesson03.rescaled, "no cure"),
             (lambda g, r, k: lesson03.faulty_estimate(g, r, k) / r, "one root too many"),
             (lambda g, r, k: repaired_at_the_end(g, r, k) * 1.1, "values are off"),
+            (lambda g, r, k: repaired_at_the_end(g, r, k) / r, "each use takes 1/√r"),
         ),
     ),
 }

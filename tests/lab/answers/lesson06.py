@@ -127,6 +127,7 @@ ANSWERS = {
             (lambda a, g: torch.nn.functional.pad(a[:, 1:] & a[:, :-1], (0, 1)), "judges the prompt too"),
             (lambda a, g: g, "predicted one position earlier"),
             (lambda a, g: g.roll(1, 1), "shift to the left"),
+            (lambda a, g: torch.cat([torch.zeros_like(g[:, :1]), g[:, :-1]], 1), "shift to the left"),
             (lambda a, g: a & ~g, "the prompt's positions"),
         ),
     ),

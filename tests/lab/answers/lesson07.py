@@ -150,7 +150,7 @@ ANSWERS = {
             (lambda clues: diagnose_by_list(clues | {"gain": clues["gain"] + 0.05}), "two points"),
             (
                 lambda clues: diagnose_by_list(clues | {"no_signal": clues["no_signal"] + 0.01}),
-                "leave it out",
+                "leaves 0.1 itself out",
             ),
         ),
     ),
