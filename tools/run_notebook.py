@@ -53,7 +53,6 @@ def execute(notebook: NotebookNode, folder: Path) -> Usage:
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
-        coalesce_streams=True,
         extra_arguments=["--log-level=40"],
     )
     started = time.perf_counter()
@@ -66,7 +65,22 @@ def execute(notebook: NotebookNode, folder: Path) -> Usage:
             peak = measure_peak(client)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as failure:
             seconds, error = time.perf_counter() - started, str(failure)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = joined(cell.outputs)
     return Usage(seconds, peak, error)
+
+
+def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """The outputs with neighbouring pieces of one stream made one; text and figures stay in the order they came in."""
+    result: list[NotebookNode] = []
+    for output in outputs:
+        last = result[-1] if result else None
+        if last and output.output_type == "stream" == last.output_type and output.name == last.name:
+            last.text += output.text
+        else:
+            result.append(output)
+    return result
 
 
 def measure_peak(client: NotebookClient) -> float:

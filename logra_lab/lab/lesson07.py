@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -35,9 +36,10 @@ def recorded(path: str = ARMS) -> dict[str, Any]:
 
 
 def provenance(summary: Mapping[str, Any]) -> str:
-    """One sentence that says where recorded numbers come from."""
+    """One sentence that says where recorded numbers come from, in lines that fit a page."""
     versions = ", ".join(f"{name} {number}" for name, number in summary["versions"].items())
-    return f"Recorded with `{summary['command']}` ({versions}; configurations {summary['hash']})."
+    words = f"Recorded with `{summary['command']}` ({versions}; configurations {summary['hash']})."
+    return textwrap.fill(words, 100, break_on_hyphens=False)
 
 
 def runs_of(summary: Mapping[str, Any], panel: str, label: str) -> list[Run]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import tempfile
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,11 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return "DefaultCPUAllocator" in str(error)  # torch has no class of its own for a full host
 
 
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph in lines that fit a page, all but the first indented."""
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def one_card_rows() -> list[str]:
     """27B on one 80 GB and one 141 GB card: the plan by class, the host's share, and the derived speed."""
     shape, lines = shape_of("27B"), []
@@ -142,6 +148,7 @@ def one_card_rows() -> list[str]:
             f"(rollouts {rate.rollout:.0f} s, training {rate.training:.0f} s, probe {rate.probe:.1f} s, "
             f"commit {rate.commit:.1f} s)",
         ]
+    lines = [wrapped(line, " " * 13) for line in lines]
     share = f"{ASSUMED.bandwidth_share:.0%} of the memory's bandwidth and {ASSUMED.flops_share:.0%} of the arithmetic"
     return [*lines, f"Derived with {share} on the data sheet, answers of {ASSUMED.answer_tokens} tokens."]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from logra_lab.data_files import located
+from logra_lab.lab.lesson10 import wrapped
 from logra_lab.rl.rewards import exact_integer
 from logra_lab.rl.tasks import Problem, sums
 from logra_lab.scale.trainers import reasons
@@ -65,8 +66,8 @@ def labelled(tokenizer: Any, problem: Problem) -> dict[str, list[int]]:
 
 
 def refusals() -> str:
-    """The reasons that `scale.trainers` gives, one a line."""
-    return "\n".join(f"- {reason}" for reason in reasons())
+    """The reasons that `scale.trainers` gives, one a paragraph."""
+    return "\n".join(wrapped(f"- {reason}") for reason in reasons())
 
 
 def _tiny() -> tuple[Any, Any]:

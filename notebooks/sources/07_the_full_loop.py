@@ -12,6 +12,8 @@
 # **Before you start**: lessons 03 and 06. **Time**: 60 minutes with the exercises, 15 without.
 
 # %%
+import textwrap
+
 import torch
 
 from logra_lab.lab import checks, lesson07, lesson07_play, lesson07_race, plots, widgets
@@ -348,7 +350,8 @@ for card in (24, 48, 80):
         f"Qwen2.5-Math-7B, split weights, checkpointing, {card} GB card: largest rank that fits: {rank or 'none'}"
     )
 if rank:
-    print(plan("Qwen2.5-Math-7B", "logra", rank=rank, precision="split", checkpointing=True).sentence(card))
+    made = plan("Qwen2.5-Math-7B", "logra", rank=rank, precision="split", checkpointing=True)
+    print(textwrap.fill(made.sentence(card), 100))
 
 # %% [markdown]
 # And the budget? A rank changes how noisy a proposal is, not how far it may go: the trust region sees to
@@ -390,7 +393,7 @@ print(f"Collapse without ({lost:.1%}) and survival with the trust region ({kept:
 # - Step sizes and budgets belong to this size of model; the paper's are fifty times smaller.
 #   In the race step sizes were tuned, KL budgets were not: under a trust region the budget decides how far a run gets.
 # - Against LoRA the paper finds no clear edge. The race says what these seeds find, on a model so small that a
-#   rank of 8 is an eighth of its width.
+#   rank of 8 is a twelfth of its width.
 #
 # ## Recap
 #

@@ -89,7 +89,7 @@ for wrong in ({"model": "nobody/nothing-here"}, {"chat": True}, {"targets": ("c_
     try:
         prepare(preset("tiny", **wrong))
     except Exception as error:
-        print(f"{wrong}\n  {type(error).__name__}: {error}\n")
+        print(wrong, lesson10.wrapped(f"  {type(error).__name__}: {error}\n"), sep="\n", end="\n\n")
 
 # %% [markdown]
 # ## 4 · Where do we start?

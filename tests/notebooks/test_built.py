@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from nbformat.v4 import new_output
 
 from tests.notebooks.notebook_files import LESSONS, ROOT, SOURCES
 from tools.build_notebooks import differences, notebook
 from tools.lesson_source import cells
-from tools.run_notebook import execute
+from tools.run_notebook import execute, joined
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=LESSONS)
@@ -23,6 +24,13 @@ def test_no_notebook_lacks_a_source() -> None:
 def test_the_course_begins_with_the_lesson_that_the_lab_opens() -> None:
     assert LESSONS and LESSONS[0] == "00_start_here"
     assert len({name[:2] for name in LESSONS}) == len(LESSONS), "two lessons share a number"
+
+
+def test_text_before_and_after_a_figure_stays_before_and_after_it() -> None:
+    said = [new_output("stream", name="stdout", text=text) for text in ("a", "b", "c")]
+    figure = new_output("display_data", data={"text/plain": "figure"})
+    found = joined([said[0], said[1], figure, said[2]])
+    assert [output.get("text", "figure") for output in found] == ["ab", "figure", "c"]
 
 
 @pytest.mark.slow
