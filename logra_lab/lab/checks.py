@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -173,5 +174,10 @@ def judge(name: str, function: Any) -> Report:
 def check(name: str, function: Any) -> Callable[..., Any]:
     """Print what holds for the learner's `function`; return it if it is right, else the reference."""
     report = judge(name, function)
-    print(report)
+    for line in str(report).splitlines():
+        print(
+            textwrap.fill(
+                line, 110, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+            )
+        )
     return function if report.right else get(name).reference

@@ -214,7 +214,7 @@ side = (
 floor = kl_figures.noise_floor(sweeps)
 print(
     f"At a KL of 0.001 the forecast misses by {kl_figures.worst_miss(sweeps, 1e-3):.1%} at most, at 0.01 "
-    f"by {kl_figures.worst_miss(sweeps, 1e-2):.0%}. At large steps it is on average too {side}."
+    f"by {kl_figures.worst_miss(sweeps, 1e-2):.0%}.\nAt large steps it is on average too {side}."
 )
 print(
     f"bf16 reports {floor:.1e} for a step whose KL is {sizes[0]:.0e}: {floor / sizes[0]:.0f} times too much."

@@ -57,6 +57,13 @@ def test_a_wrong_answer_gives_the_reference_the_hint_and_where_it_is_off(capsys)
     assert "10 of its 10 values are off" in printed and "Hint: A is [r, k]." in printed
 
 
+def test_long_lines_are_broken_between_words_and_indented(capsys) -> None:
+    checks.exercise("long", Case("gives X Aᵀ, " + "and so on, " * 12, matrix))(project)
+    checks.check("long", lambda x, a: x @ a.T + 1)
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert len(first) <= 110 and first.startswith("  ✗ gives") and second.startswith("      ")
+
+
 def test_a_known_slip_is_recognised_by_what_it_returns() -> None:
     assert checks.judge("demo", lambda x, a: x @ a.T * 2).slip == "You doubled it."
     assert checks.judge("demo", lambda x, a: x @ a.T * 3).slip is None
