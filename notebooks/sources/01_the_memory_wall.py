@@ -316,4 +316,5 @@ print(published_table())
 # **What would change our mind**: a live model whose measured peak differs from its plan by more than a tenth. Run
 # `logra_lab.memory.measure` and `plan` on your own shape.
 #
-# **Next**: [lesson 02](02_learning_from_one_bit.ipynb), where the gradient comes from when all you know is right or wrong.
+# **Next**: [lesson 02](02_learning_from_one_bit.ipynb), where the gradient comes from when all you know is right
+# or wrong.

@@ -269,8 +269,8 @@ lesson04_figures.rank_picture(
 
 # %% [markdown]
 # Bytes sit on the line. Seconds scatter, at small ranks mostly above theirs: norms, attention, the loss and the
-# making of signs cost the same or a little more, and count for much in so small a model. And the right end of both panels is a
-# warning: **a rank near the width saves nothing**. At 7B, 64 of 3584 columns is far to the left.
+# making of signs cost the same or a little more, and count for much in so small a model. And the right end of both
+# panels is a warning: **a rank near the width saves nothing**. At 7B, 64 of 3584 columns is far to the left.
 #
 # A fairer size is the bench's: two blocks of Llama 3.2 1B, all arms, a child process each. A step's tokens go through
 # the model in micro-batches, as they do when memory is short. Dense training then adds one more $G$ to the sum for
