@@ -64,7 +64,7 @@ def label(name: str) -> str:
 
 
 def draw_ratios(axes: Axes, labels: list[str], ratios: list[Mapping[str, float]]) -> None:
-    """A bar per arm with a line from the lowest to the highest ratio."""
+    """A bar per arm with a line over the interval of its ratio."""
     middles = [ratio["median"] for ratio in ratios]
     colours = [COLOURS[0] if "LoGRA" in name else "#AAAAAA" for name in labels]
     axes.barh(labels, middles, color=colours, height=0.65)

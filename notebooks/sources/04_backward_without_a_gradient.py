@@ -274,8 +274,9 @@ lesson04_figures.rank_picture(
 #
 # A fairer size is the bench's: two blocks of Llama 3.2 1B, all arms, a child process each. A step's tokens go through
 # the model in micro-batches, as they do when memory is short. Dense training then adds one more $G$ to the sum for
-# every micro-batch; the sketch costs the same as before. The last three bars take all tokens in one pass: there the
-# arithmetic allows a saving of a third and no more, since forward and the gradient of the inputs stay.
+# every micro-batch; the sketch costs the same as before. The last three bars take all tokens in one pass: there
+# one product in three and AdamW's passes over its moments are all there is to save. The words below the picture give
+# LoGRA over dense AdamW where both take one pass.
 
 # %%
 bench_figure.show_bench()

@@ -289,7 +289,7 @@ bench_costs.show_costs()
 # Rank costs little until it comes near the width. More tokens raise the ratio: AdamW's passes over weights and moments
 # count for less, and what the model leaves out (norms, attention) counts for more. The wider the model, the nearer
 # the two lines. More micro-batches lower it: dense training adds another whole gradient to the sum for each. In one
-# pass the arithmetic allows no more than a third, and what both pay (norms, attention, loss) takes some of that.
+# pass one product in three and AdamW's passes over its moments are all there is to save.
 #
 # ## Play: two floors
 #
